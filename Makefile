@@ -27,13 +27,13 @@ demo: $(VENV)/.installed  ## train, audit, explain; writes demo-audit/
 	$(BIN)/fragility demo
 
 test: $(VENV)/.installed-dev  ## the tests, but for those marked slow
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow" $(COVER) $(TESTS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow" $(TESTS)
 
 test-all: $(VENV)/.installed-dev  ## the whole test suite
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(TESTS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(COVER) $(TESTS)
 
-coverage:  ## the tests, and which lines of the package they run; fails under 95%
-	$(MAKE) test COVER="--cov --cov-report=term"
+coverage:  ## the whole test suite, and which lines of the package it runs; fails under 95%
+	$(MAKE) test-all COVER="--cov --cov-report=term"
 
 lint: $(VENV)/.installed-dev  ## ruff: style and format
 	$(BIN)/ruff check .

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 import fragility as fg
-from fragility.auditing.auditor import Auditor, claims_from
+from fragility.auditing.certifying import PartAuditor, claims_from
 from fragility.certificates import Claims
 from fragility.certificates.claims import row_digests, table_of
 from fragility.scores import common_loss, exposure, independent_loss, support_margin
@@ -47,7 +47,7 @@ def finish(claims: Claims, bench: Bench) -> None:
 
 def cost(dataset: str, model: str, bench: Bench, repeats: int) -> dict[str, Any]:
     protocol, n = bench.protocol, len(bench.rows)
-    trace = Auditor.of(bench.rows, protocol).trace(bench.rows)
+    trace = PartAuditor.of(bench.rows, protocol).trace(bench.rows)
     claims = claims_from(trace, bench.rows, protocol)
     lean = replace(claims, fade_margin=np.empty((n, 0)))
     grid = len(protocol.severities)

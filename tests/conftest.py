@@ -25,13 +25,26 @@ os.environ.setdefault("NUMBA_CACHE_DIR", str(kernel_cache()))  # read when numba
 
 
 def pytest_collection_modifyitems(items):
-    """Of a test marked `repeats`, the first case is enough for every change; the others are slow."""
-    seen = set()
+    """Mark the cases of `repeats` and `samples` that not every change has to run as slow."""
+    cases = {}
     for item in items:
-        if item.get_closest_marker("repeats"):
-            if item.function in seen:
+        if item.get_closest_marker("repeats") or item.get_closest_marker("samples"):
+            cases.setdefault(item.function, []).append(item)
+    for found in cases.values():
+        kept = choose_samples(found) if found[0].get_closest_marker("samples") else found[:1]
+        for item in found:
+            if item not in kept:
                 item.add_marker(pytest.mark.slow)
-            seen.add(item.function)
+
+
+def choose_samples(cases):
+    """Return a few cases in which every value of every parameter appears; first those that show most new values."""
+    shown = {case: {(name, id(value)) for name, value in case.callspec.params.items()} for case in cases}
+    missing, kept = set().union(*shown.values()), []
+    while missing:
+        kept.append(max(cases, key=lambda case: len(shown[case] & missing)))
+        missing -= shown[kept[-1]]
+    return kept
 
 
 @pytest.fixture(scope="session")

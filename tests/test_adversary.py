@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from pipelines import fitted
 
-from fragility.auditing.auditor import input_row_digests
+from fragility.auditing.certifying import input_row_digests
 from fragility.auditing.pipeline import audit
 from fragility.canonical import combine_digests, digest_bytes
 from fragility.certificates import Certificates

@@ -168,6 +168,7 @@ def test_other_certificates_for_another_model_protocol_or_class_name() -> None:
     assert certs[0].digest != base and certs[0].predicted in ("x", "y")
 
 
+@pytest.mark.samples
 @pytest.mark.parametrize("family", ["logistic", "random_forest", "lightgbm", "xgboost", "catboost", "mlp"])
 @pytest.mark.parametrize("dataset", ["credit_g", "credit_g_property"])
 def test_the_chosen_engine_claims_what_the_black_box_claims(family: str, dataset: str) -> None:

@@ -90,6 +90,7 @@ def bad_rows(X: pd.DataFrame) -> dict[str, tuple[pd.DataFrame, str]]:
     }  # fmt: skip
 
 
+@pytest.mark.samples
 @pytest.mark.parametrize("space", ["transformed", "raw"])
 @pytest.mark.parametrize("mistake", list(bad_rows(split("credit_g").X_test)))
 def test_rows_that_are_not_the_models_are_refused(case, mistake: str, space: str) -> None:
@@ -199,6 +200,7 @@ def test_numbers_in_a_text_column_are_not_called_missing_values(case, protocol) 
         audit(case.model, case.X_test[:3].assign(purpose=3), protocol)
 
 
+@pytest.mark.samples
 @pytest.mark.parametrize("space", ["transformed", "raw"])
 @pytest.mark.parametrize("kind", ["numpy_nullable", "pyarrow", "category"])
 def test_unusual_types_of_the_same_values_are_the_same_rows(case, kind: str, space: str) -> None:
@@ -426,6 +428,7 @@ def test_unknown_types_in_a_skops_file_are_shown(case, tmp_path) -> None:
     assert load_model(tmp_path / "odd.skops", trust=True).classes == ("bad", "good")
 
 
+@pytest.mark.samples
 @pytest.mark.parametrize(
     "name", ["model.skops", "model.pkl", "model.joblib", "model.json", "model.ubj", "model.txt", "model.cbm"]
 )

@@ -52,6 +52,7 @@ def named(certs: fg.Certificates) -> list:
 # --- parity with predict ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.samples
 @pytest.mark.parametrize("dataset", DATASETS)
 @pytest.mark.parametrize("space", ["transformed", "raw"])
 @pytest.mark.parametrize("family", FAMILIES)
@@ -84,6 +85,7 @@ def test_predicted_is_what_predict_says_for_less_usual_classifiers(classifier) -
     assert named(certified(model, X_train, X, depth=2, operators=())) == model.predict(X).tolist()
 
 
+@pytest.mark.samples
 @pytest.mark.parametrize("kind", ["string", "integer", "boolean", "float"])
 @pytest.mark.parametrize("family", ["logistic", "lightgbm", "catboost"])
 def test_labels_of_every_type_are_recognised(family: str, kind: str) -> None:
@@ -253,6 +255,7 @@ def native_engine(name: str) -> NativeEngine:
     return native
 
 
+@pytest.mark.samples
 @pytest.mark.parametrize("reading", ["support", "current"])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_models_own_threshold_is_its_decision(thresholds, name: str, reading: str) -> None:

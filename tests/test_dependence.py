@@ -56,6 +56,7 @@ def certs(case, protocol, rows) -> fg.Certificates:
 # --- what it says -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.repeats
 def test_it_equals_an_audit_under_each_baseline(family):
     own = fitted("credit_g", family, "transformed")
     protocol = fg.Protocol.fit(own.model, own.X_train, depth=4, severities=(0.5, 1.0))

@@ -27,6 +27,7 @@ from fragility.cli import main
 main({words!r})
 """
 BROUGHT_BY = {"cryptography": "securesystemslib", "mlflow": "mlflow-skinny", "yaml": "mlflow-skinny"}
+BROUGHT_BY |= {"prometheus_client": "prometheus-client"}
 FIELDS = ["duration", "credit_amount", "age"]
 
 
@@ -58,6 +59,7 @@ def audit_words(case: Path, model: str, out: Path, *more: object) -> list[object
     return ["audit", *rows, "--out", out / "audit", *more]
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize(
     ("model", "absent", "engine", "extra"),
     [("forest", "numba", "trees", "trees"), ("network", "torch", "neural", "torch")],
@@ -98,6 +100,8 @@ def test_the_demo_needs_no_extra_and_says_which_one_a_suggestion_needs(tmp_path)
     [
         (["duckdb"], ["review", "AUDIT"], "review"),
         (["fastapi", "uvicorn"], ["review", "AUDIT"], "review"),
+        (["fastapi", "uvicorn"], ["serve", "m.skops", "--protocol", "p.json"], "serve"),
+        (["prometheus_client"], ["serve", "m.skops", "--protocol", "p.json"], "serve"),
         (["securesystemslib"], ["keygen", "--out", "KEY"], "sign"),
         (["ray"], ["audit", "m.skops", "rows.parquet", "--out", "a", "--on", "ray"], "ray"),
         (["pyspark"], ["audit", "m.skops", "rows.parquet", "--out", "a", "--on", "spark"], "spark"),

@@ -86,8 +86,8 @@ def test_every_end_and_every_flip_is_the_models_own(certs, case_and_protocol, ro
 @given(seed=st.integers(0, 1000), family=st.sampled_from(["lightgbm", "logistic"]), data=st.data())
 def test_a_row_s_block_depends_on_no_other_row(seed, family, data):
     case, protocol = declared_case(family)
-    X = case.X_test[:20]
-    order = np.random.default_rng(seed).permutation(20)[: data.draw(st.integers(1, 20))]
+    X = case.X_test[:8]
+    order = np.random.default_rng(seed).permutation(8)[: data.draw(st.integers(1, 8))]
     byte_budget = data.draw(st.sampled_from([1 << 16, 1 << 28]))
     whole = fg.audit(case.model, X, protocol, intervals=True, lattice=False).take(order)
     part = fg.audit(
@@ -108,6 +108,7 @@ def decimals(request):
     return model.fit(X, y), fg.Protocol.fit(model, X, catalogue=6), X[:12]
 
 
+@pytest.mark.repeats
 def test_decimals_of_both_precisions(decimals):
     model, protocol, X = decimals
     certs = fg.audit(model, X, protocol, intervals=True, lattice=False)
@@ -443,6 +444,7 @@ def test_an_engine_that_cannot_have_answered_is_refused(certs, case_and_protocol
     assert failed(result) == ["intervals"] and "can never have read this model" in str(result)
 
 
+@pytest.mark.slow
 def test_an_engine_is_not_believed_where_it_is_not_available(monkeypatch, certs, case_and_protocol, rows):
     """Fields of few whole values are settled by the model; any other is counted as not searched again."""
     case, protocol = case_and_protocol

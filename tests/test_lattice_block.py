@@ -64,6 +64,7 @@ def enumerated(case, X, protocol):
 # --- what a block says --------------------------------------------------------------------------------------
 
 
+@pytest.mark.samples
 @pytest.mark.parametrize("family", SMALL)
 @pytest.mark.parametrize("dataset", ["credit_g", "credit_g_property"])
 def test_a_block_equals_enumeration(family, dataset):
@@ -98,7 +99,7 @@ def test_engines_agree_on_every_digest_of_a_small_block(family):
     assert read.manifest.lattice_root_digest == asked.manifest.lattice_root_digest
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 1000), family=st.sampled_from(["lightgbm", "random_forest", "logistic"]), data=st.data())
 def test_a_row_s_block_depends_on_no_other_row(seed, family, data):
     case, protocol = small(family)
@@ -331,6 +332,7 @@ RECOMPUTED: dict[str, Callable[[Certificates], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.samples
 @pytest.mark.parametrize("what", RECOMPUTED)
 @pytest.mark.parametrize("engine", ["trees", "blackbox"])
 def test_false_blocks_with_true_digests_are_found(certs, case_and_protocol, rows, what, engine):

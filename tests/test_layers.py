@@ -31,6 +31,7 @@ LAYERS: list[set[str]] = [  # lowest first; a module named here stands apart fro
     {"reliability", "parity"},
     {"formats"},
     {"tables"},
+    {"auditing.blocks"},
     {"auditing.lattice", "auditing.modes", "auditing.intervals"},
     {"verification.outcome"},
     {"verification.integrity"},  # a folder to resume is checked first
@@ -40,10 +41,16 @@ LAYERS: list[set[str]] = [  # lowest first; a module named here stands apart fro
     {"calibration", "resmlp", "integrations"},
     {"models.loading"},  # reads every kind of model file, ours included
     {"policy", "segments"},
+    {"deciding"},  # what a decision hangs on at the moment it is made
     {"drawing"},
     {"hardening", "trust", "gate"},
     {"report"},
+    {"packing"},  # a report, verdicts and an audit, to hand over
+    {"integrations.mlflow_logging"},  # a run gets reports and verdicts
+    {"integrations.mlflow_evaluator"},
     {"review", "demo"},
+    {"serving"},
+    {"watching"},
     {"__init__"},  # the door, which names the modules below and loads them when they are asked for
     {"cli", "pytest_plugin"},  # users of the door
     {"__main__"},
@@ -53,14 +60,17 @@ LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 # Libraries that a plain install does not have, and the only modules that may name them outside a function.
 OPTIONAL = {"torch", "safetensors", "numba", "xgboost", "lightgbm", "catboost", "shap", "polars", "onnx", "onnxruntime"}
 OPTIONAL |= {"ray", "pyspark", "securesystemslib", "cryptography", "fastapi", "uvicorn", "starlette", "duckdb"}
-OPTIONAL |= {"mlflow", "yaml", "treelite", "interpret"}
+OPTIONAL |= {"mlflow", "yaml", "treelite", "interpret", "prometheus_client"}
 LAZY = OPTIONAL | {"matplotlib", "skops"}  # slow to import, and not needed by most commands
 MAY_IMPORT_TORCH = {"engines.neural", "engines.neural_states", "resmlp.network"}
 MAY_NAME_TORCH = MAY_IMPORT_TORCH | {"models.links", "models.torch_files"}  # inside a function: torch modules
 MAY_NAME_A_PLATFORM = {"ray": {"auditing.ray"}, "pyspark": {"auditing.spark"}, "py4j": {"auditing.spark"}}
-MAY_NAME_A_PLATFORM |= {"mlflow": {"integrations.mlflow"}}
+MAY_NAME_A_PLATFORM |= {"mlflow": {"integrations.mlflow", "integrations.mlflow_evaluator"}}
+MAY_IMPORT_MLFLOW = {"integrations.mlflow_evaluator"}  # loaded by MLflow itself, through its entry point
 MAY_IMPORT_NUMBA = {"engines.kernels.compiling"}
-MAY_IMPORT_WEB = {"review.app", "review.queries", "review.serving"}  # a web framework, DuckDB; loaded by one command
+# A web framework, DuckDB; loaded by one command.
+MAY_IMPORT_WEB = {f"review.{name}" for name in ("app", "case_desk", "desk", "queries", "serving")}
+MAY_IMPORT_WEB |= {"serving.app", "serving.metrics", "serving.server"}  # and Prometheus
 # Loaded by functions of the engine, since they load numba.
 LOADED_WHEN_USED = {"engines.kernels", *(f"engines.trees.{name}" for name in ("scoring", "values", "pieces", "tables"))}
 LOADED_WHEN_USED |= {"engines.wrapped.members"}
@@ -189,7 +199,8 @@ def test_optional_libraries_are_imported_lazily(module):
     eager = module_level_imports(tree, module) & LAZY
     allowed = {"torch", "safetensors"} if module in MAY_IMPORT_TORCH else set()
     allowed |= {"numba"} if module in MAY_IMPORT_NUMBA else set()
-    allowed |= {"fastapi", "starlette", "uvicorn", "duckdb"} if module in MAY_IMPORT_WEB else set()
+    allowed |= {"mlflow"} if module in MAY_IMPORT_MLFLOW else set()
+    allowed |= {"fastapi", "starlette", "uvicorn", "duckdb", "prometheus_client"} if module in MAY_IMPORT_WEB else set()
     assert eager <= allowed, f"fragility.{module} imports {sorted(eager - allowed)} when it is itself imported"
 
 

@@ -62,6 +62,7 @@ def test_a_block_says_what_its_slow_twin_says(family, space):
         assert cost.exposure == pytest.approx(truth["exposure"], abs=1e-5)
 
 
+@pytest.mark.samples
 @pytest.mark.parametrize(("family", "space"), [*FAMILIES, ("random_forest", "transformed"), ("catboost", "raw")])
 @pytest.mark.parametrize("dataset", ["credit_g", "credit_g_property"])
 def test_certificates_with_a_block_verify(family, space, dataset, tmp_path):
@@ -211,6 +212,7 @@ def some(case_and_protocol, rows) -> Certificates:
     return fg.audit(case.model, rows, protocol, modes=6)
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("name", ["certs", "some"])
 def test_saved_sliced_and_taken_blocks_verify(name, request, case_and_protocol, rows, tmp_path):
     made, model = request.getfixturevalue(name), case_and_protocol[0].model

@@ -27,7 +27,7 @@ from fragility.protocol import Protocol
 READINGS = ("support", "current", "support_unbounded")
 OPERATORS = ("attenuate_all", "attenuate_top1", "attenuate_top3")
 SEVERITIES = tuple(round(0.1 * i, 1) for i in range(1, 11))
-N_ROWS = {"transformed": 8, "raw": 2}
+N_ROWS = {"transformed": 5, "raw": 2}
 # Adult is not bundled, so that most machines skip it.
 DATASETS = ("credit_g", pytest.param("adult", marks=pytest.mark.slow))
 
@@ -148,6 +148,7 @@ def test_transformed_space_equals_the_slow_twin(family: str, dataset: str) -> No
 READ_NATIVELY = ("lightgbm", "xgboost", "hist_gradient_boosting")  # the tree engine knows their categories
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("dataset", DATASETS)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_raw_space_equals_the_slow_twin(family: str, dataset: str) -> None:
@@ -174,6 +175,7 @@ def test_four_classes_equal_the_slow_twin(family: str) -> None:
     assert len(seen) >= 3  # else this says no more than two classes did
 
 
+@pytest.mark.samples
 @pytest.mark.parametrize("reading", READINGS)
 @pytest.mark.parametrize(
     "changes",
@@ -207,6 +209,7 @@ RAW_BASELINES = [
 ]
 
 
+@pytest.mark.samples
 @pytest.mark.parametrize(
     ("dataset", "family", "baseline"),
     [pytest.param(*case, marks=[] if case[1] == "lightgbm" else pytest.mark.slow) for case in RAW_BASELINES],
@@ -265,6 +268,7 @@ def coded(family: str) -> tuple[Case, Twin]:
     return case, twin
 
 
+@pytest.mark.samples
 @pytest.mark.parametrize("engine", ["blackbox", "trees"])
 @pytest.mark.parametrize("family", READ_NATIVELY)
 def test_columns_of_codes_equal_the_slow_twin(family: str, engine: str) -> None:

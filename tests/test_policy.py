@@ -121,6 +121,7 @@ def test_it_selects_the_confident_rows_above_the_threshold(labelled):
     assert "Holds for rows drawn like the labelled ones" in str(policy)
 
 
+@pytest.mark.samples
 @pytest.mark.parametrize("confidence", [0.8, 0.95, 0.99])
 @pytest.mark.parametrize("parts", [1, 2, 3])
 def test_every_walk_is_tested_at_its_own_level(labelled, parts, confidence):

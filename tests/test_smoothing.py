@@ -168,6 +168,7 @@ def test_it_is_part_of_the_document_the_digest_and_what_is_shown():
 # --- engines ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.samples
 @pytest.mark.parametrize("reading", READINGS)
 @pytest.mark.parametrize("dataset", ["credit_g", "credit_g_property"])
 @pytest.mark.parametrize("family", ["logistic", "mlp", "random_forest", "lightgbm", "xgboost"])
@@ -203,6 +204,7 @@ def test_every_engine_equals_the_slow_twin(family, dataset, reading):
             np.testing.assert_allclose(trace.confidence[i], twin["confidence"], atol=1e-9)
 
 
+@pytest.mark.samples
 @pytest.mark.parametrize("decision", [None, 0.3])
 @pytest.mark.parametrize("family", ["logistic", "mlp", "random_forest", "extra_trees", "lightgbm", "catboost"])
 def test_engines_agree_with_the_black_box_on_many_rows(family, decision):
@@ -215,6 +217,7 @@ def test_engines_agree_with_the_black_box_on_many_rows(family, decision):
     np.testing.assert_allclose(native.fade_margin, asked.fade_margin, rtol=0, atol=1e-9)
 
 
+@pytest.mark.samples
 @pytest.mark.parametrize("decision", [None, 0.3])
 @pytest.mark.parametrize("family", ["logistic", "random_forest", "lightgbm", "mlp"])
 def test_no_decision_depends_on_it(family, decision):

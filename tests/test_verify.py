@@ -64,6 +64,7 @@ def failed(verification) -> list[str]:
 # --- what holds -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.samples
 @pytest.mark.parametrize("space", ["transformed", "raw"])
 @pytest.mark.parametrize("reading", ["support", "current", "support_unbounded"])
 @pytest.mark.parametrize("family", ["logistic", "lightgbm", "xgboost", "mlp"])

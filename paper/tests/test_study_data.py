@@ -273,6 +273,7 @@ def openml_form(spec: ds.DatasetSpec, table: pd.DataFrame) -> pd.DataFrame:
     return found
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("name", [name for name in PRESENT if ds.dataset_spec(name).openml_id is not None])
 def test_every_data_set_comes_back_from_openmls_form(name):
     spec = ds.dataset_spec(name)

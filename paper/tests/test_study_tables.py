@@ -36,6 +36,7 @@ def test_committed_results_are_small_and_saved_as_they_were_read(committed, tmp_
     pd.testing.assert_frame_equal(load_results(tmp_path).table, committed.table)
 
 
+@pytest.mark.slow  # the page below holds them all
 def test_every_table_is_made_from_the_committed_results(committed):
     tables = all_tables(committed)
     for table in tables.values():
@@ -66,6 +67,7 @@ def test_the_figures_of_the_page_are_those_of_the_committed_results(committed, t
         assert np.array_equal(imread(path), shown), f"regenerate {path.name}: fragility study figures paper/results"
 
 
+@pytest.mark.slow
 def test_the_reproduction_page_is_what_the_committed_results_give(tmp_path):
     done = run_command("study", "tables", RESULTS, "--write-docs", tmp_path / "reproduction.md")
     assert done.code == 0, done.err

@@ -11,12 +11,23 @@ from typing import TYPE_CHECKING, Any
 from fragility.version import __version__
 
 if TYPE_CHECKING:
+    from fragility.auditing.auditor import Auditor
     from fragility.auditing.baselines import compare_baselines
     from fragility.auditing.files import audit_files
     from fragility.auditing.pipeline import audit
     from fragility.bundled import load_credit_g
     from fragility.calibration import FragilityCalibratedClassifier, FragilityTemperature
     from fragility.certificates import BaselineComparison, Certificate, Certificates, StoredAudit, open_audit
+    from fragility.deciding import (
+        Check,
+        Checks,
+        Guard,
+        ServedRows,
+        WithoutDisplay,
+        WithoutEvaluation,
+        evaluate_without,
+        read_feature_response,
+    )
     from fragility.drawing.displays import (
         CollapseDisplay,
         FragileCalibrationDisplay,
@@ -42,11 +53,13 @@ if TYPE_CHECKING:
     from fragility.hardening.choice import RateChoice, choose_rate
     from fragility.hardening.classifier import HardenedClassifier
     from fragility.hardening.training import harden
+    from fragility.integrations.mlflow_logging import log_audit
     from fragility.models import Model
     from fragility.models.loading import load_model
     from fragility.modes.intervals import find_stability_intervals
     from fragility.modes.losses import ModeLosses, assess_modes
     from fragility.modes.stability import StabilityIntervals
+    from fragility.packing import check_pack, pack_evidence
     from fragility.parity import ModelParity, compare_models
     from fragility.policy import ReviewPolicy
     from fragility.protocol import Protocol
@@ -64,16 +77,19 @@ if TYPE_CHECKING:
     from fragility.trust import check_proof, generate_key, prove, sign, verify_signature
     from fragility.verification.outcome import Outcome, Verification
     from fragility.verification.verifying import verify
+    from fragility.watching import Alarm, WatchResult, watch
 
 # Module -> its public names. It is imported when one of them is first used: pandas, scikit-learn and the rest take over
 # a second, and whoever asks for the version or mistypes an option should not wait for them.
 _NAMES = {
+    "auditing.auditor": "Auditor",
     "auditing.baselines": "compare_baselines",
     "auditing.files": "audit_files",
     "auditing.pipeline": "audit",
     "bundled": "load_credit_g",
     "calibration": "FragilityCalibratedClassifier FragilityTemperature",
     "certificates": "BaselineComparison Certificate Certificates StoredAudit open_audit",
+    "deciding": "Check Checks Guard ServedRows WithoutDisplay WithoutEvaluation evaluate_without read_feature_response",
     "drawing.displays": "CollapseDisplay FragileCalibrationDisplay FragilityMapDisplay ReviewPolicyDisplay",
     "drawing.figure": "ReliabilityDisplay",
     "errors": "CertificateError ClusterError DataError EngineError EvidenceError FragilityError ModelError "
@@ -85,11 +101,13 @@ _NAMES = {
     "hardening.choice": "RateChoice choose_rate",
     "hardening.classifier": "HardenedClassifier",
     "hardening.training": "harden",
+    "integrations.mlflow_logging": "log_audit",
     "models": "Model",
     "models.loading": "load_model",
     "modes.intervals": "find_stability_intervals",
     "modes.losses": "ModeLosses assess_modes",
     "modes.stability": "StabilityIntervals",
+    "packing": "check_pack pack_evidence",
     "parity": "ModelParity compare_models",
     "policy": "ReviewPolicy",
     "protocol": "Protocol",
@@ -107,15 +125,20 @@ _NAMES = {
     "trust": "check_proof generate_key prove sign verify_signature",
     "verification.outcome": "Outcome Verification",
     "verification.verifying": "verify",
+    "watching": "Alarm WatchResult watch",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = [
+    "Alarm",
+    "Auditor",
     "BaselineComparison",
     "Baselines",
     "Certificate",
     "CertificateError",
     "Certificates",
+    "Check",
+    "Checks",
     "ClusterError",
     "CollapseDisplay",
     "CsvFormat",
@@ -134,6 +157,7 @@ __all__ = [
     "FragilityTemperature",
     "Gate",
     "GateResult",
+    "Guard",
     "HardenedClassifier",
     "Mask",
     "ModeLosses",
@@ -153,6 +177,7 @@ __all__ = [
     "ReviewPolicyDisplay",
     "Rule",
     "SegmentShares",
+    "ServedRows",
     "StabilityInterval",
     "StabilityIntervals",
     "StoredAudit",
@@ -160,10 +185,14 @@ __all__ = [
     "Verdict",
     "Verification",
     "VerificationError",
+    "WatchResult",
+    "WithoutDisplay",
+    "WithoutEvaluation",
     "__version__",
     "assess_modes",
     "audit",
     "audit_files",
+    "check_pack",
     "check_proof",
     "choose_rate",
     "compare_baselines",
@@ -171,6 +200,7 @@ __all__ = [
     "compare_scores",
     "compare_searches",
     "evaluate",
+    "evaluate_without",
     "failure_probability",
     "find_failing_sets",
     "find_stability_intervals",
@@ -179,12 +209,16 @@ __all__ = [
     "label_brittle",
     "load_credit_g",
     "load_model",
+    "log_audit",
     "open_audit",
+    "pack_evidence",
     "prove",
+    "read_feature_response",
     "share_by",
     "sign",
     "verify",
     "verify_signature",
+    "watch",
 ]
 
 

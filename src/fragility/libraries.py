@@ -92,6 +92,7 @@ EXTRA_OF = {
     "duckdb": "review",
     "fastapi": "review",
     "uvicorn": "review",
+    "prometheus_client": "serve",
     "ray": "ray",
     "pyspark": "spark",
     "mlflow": "mlflow",
@@ -99,12 +100,15 @@ EXTRA_OF = {
 }
 
 
-def say_lacking(purpose: str, *libraries: str) -> str | None:
-    """Return the sentence that names the extra of this package which ``purpose`` needs; None where it is installed."""
+def say_lacking(purpose: str, *libraries: str, extra: str | None = None) -> str | None:
+    """Return the sentence that names the extra of this package which ``purpose`` needs; None where it is installed.
+
+    extra: its name, where several extras bring one of the libraries.
+    """
     absent = [library for library in libraries if find_spec(library) is None]
     if not absent:
         return None
-    extra = EXTRA_OF.get(absent[0])
+    extra = extra or EXTRA_OF.get(absent[0])
     package = absent[0] if extra is None else f"'fragility[{extra}]'"
     return f"{purpose} needs {' and '.join(absent)}; install it with: pip install {package}"
 

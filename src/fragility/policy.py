@@ -306,10 +306,31 @@ class ReviewPolicy(JsonFile):
         Certificates
             Those to review.
         """
-        if certs.protocol.digest != self.protocol_digest:
-            raise DataError("the policy was fitted under another protocol than these certificates; fit one for them")
-        if certs.manifest.model.fingerprint != self.model_fingerprint:
-            raise DataError("the policy was fitted for another model than the one audited here; fit one for it")
+        self.check_made_for(certs.protocol.digest, certs.manifest.model.fingerprint)
+        scores = certs.score(self.by, partial=True)
+        chosen = np.flatnonzero(self.mark_rows(certs, scores, segments=segments))
+        return certs.take(chosen[np.argsort(-scores[chosen], kind="stable")])
+
+    def mark_rows(
+        self, certs: Certificates, scores: Floats, *, segments: Mapping[Hashable, str] | None = None
+    ) -> Booleans:
+        """Return which predictions :meth:`select` sends to review.
+
+        Parameters
+        ----------
+        certs : Certificates
+            Certificates of new rows: the same model, under the same protocol.
+        scores : array of shape (n,)
+            The policy's score of each of them, NaN where a row has none.
+        segments : mapping from id to segment, optional
+            For a policy with declared segments.
+
+        Returns
+        -------
+        array of bool of shape (n,)
+            In the order of the certificates.
+        """
+        self.check_made_for(certs.protocol.digest, certs.manifest.model.fingerprint)
         if self.segmented_by == "declared" and segments is None:
             raise DataError(
                 "the policy has rules for declared segments; ",
@@ -317,15 +338,26 @@ class ReviewPolicy(JsonFile):
                     "give segments={id: segment} for these rows", "apply it in Python, with the segments of these rows"
                 ),
             )
-        scores = certs.score(self.by, partial=True)
         names = _segment_names(certs, PREDICTED if self.segmented_by == PREDICTED else segments)
         limits = np.full(len(certs), -np.inf)  # everything is reviewed unless a rule says otherwise
         for rule in self.rules:
             if rule.threshold is not None:
                 limits[slice(None) if names is None or rule.segment is None else names == rule.segment] = rule.threshold
         confident = certs.table.column("confidence").to_numpy() >= self.min_confidence
-        chosen = np.flatnonzero(confident & ~(scores < limits))  # a row without a score, NaN, is reviewed
-        return certs.take(chosen[np.argsort(-scores[chosen], kind="stable")])
+        return np.asarray(confident & ~(scores < limits))  # a row without a score, NaN, is reviewed
+
+    def check_made_for(self, protocol_digest: str, model_fingerprint: str) -> None:
+        """Refuse to apply the policy to certificates of another protocol or model.
+
+        Parameters
+        ----------
+        protocol_digest, model_fingerprint : str
+            Of the certificates.
+        """
+        if protocol_digest != self.protocol_digest:
+            raise DataError("the policy was fitted under another protocol than these certificates; fit one for them")
+        if model_fingerprint != self.model_fingerprint:
+            raise DataError("the policy was fitted for another model than the one audited here; fit one for it")
 
     def sentence(self) -> str:
         """Return the policy in words.

@@ -397,6 +397,27 @@ def describe_failure(probability: float, condition: str, interval: tuple[float, 
     return chance if interval is None else f"{chance} (95% interval {interval[0]:.2%} to {interval[1]:.2%})"
 
 
+def describe_change(
+    fields: Sequence[str], probability: float, interval: tuple[float, float] | None, changes_to: object | None
+) -> str:
+    """Return `knowing income would change the decision with probability 12.5%, to 'bad'`; interval: None if exact."""
+    knowing = f"knowing {join_names(fields)}"
+    if changes_to is None:
+        if interval is None:
+            return f"{knowing} would not change the decision"
+        return f"{knowing} would hardly change the decision (95% interval 0% to {write_percent(interval[1])})"
+    likely = write_percent(probability)
+    if interval is not None:
+        likely += f" (95% interval {write_percent(interval[0])} to {write_percent(interval[1])})"
+    return f"{knowing} would change the decision with probability {likely}, to {changes_to!r}"
+
+
+def describe_acquire(field: str, reduction: float, probability: float) -> str:
+    """Return `fetch income first: with it, the probability of a change is expected to fall from 12% to 3%`."""
+    falls = f"fall from {write_percent(probability)} to {write_percent(max(probability - reduction, 0.0))}"
+    return f"fetch {field} first: with it, the probability of a change is expected to {falls}"
+
+
 def describe_rates(rates: Sequence[float], thing: str) -> str:
     """Return `if each field is missing 5% of the time`."""
     if len(set(rates)) == 1:

@@ -77,6 +77,7 @@ def test_the_block_of_files_is_the_block_in_memory_byte_for_byte(case, tmp_path,
         assert found.equals(whole.table)
 
 
+@pytest.mark.samples
 @pytest.mark.parametrize("claims", ["full", "summary"])
 def test_a_stored_audit_with_the_block_is_verified_part_by_part(case, tmp_path, claims) -> None:
     protocol, source = declared(case), tmp_path / "rows.parquet"

@@ -123,6 +123,7 @@ def frames() -> dict[str, pd.DataFrame]:
     }
 
 
+@pytest.mark.samples
 @pytest.mark.parametrize("name", frames())
 @pytest.mark.parametrize("files", [1, 3])
 @pytest.mark.parametrize("chosen", [slice(None), slice(5, 83)])

@@ -46,7 +46,7 @@ def test_two_workers_write_the_folder_of_one_process(ray, small, tmp_path):
     assert counted[-1] == (len(audit), len(audit)) and len(counted) == -(-len(audit) // PART)
 
 
-@pytest.mark.repeats
+@pytest.mark.slow  # Spark shares the code, and is asked for every change
 @pytest.mark.parametrize("modes", [True, 9])
 def test_two_workers_write_the_modes_of_one_process(ray, small, tmp_path, modes):
     options = {**small.options, "modes": modes, "intervals": modes, "other_baselines": False}

@@ -27,7 +27,7 @@ from pyarrow import fs as arrow_fs
 import fragility as fg
 from fragility import files
 from fragility.auditing import files as stream_module
-from fragility.auditing.auditor import Auditor
+from fragility.auditing.certifying import PartAuditor
 from fragility.certificates.folder import WORK_FOLDER
 from fragility.certificates.parts import PART_ROWS
 from fragility.errors import CertificateError, DataError, ModelError, VerificationError
@@ -221,7 +221,7 @@ def test_a_batch_auditor_can_be_shipped(case, rows, protocol, certs) -> None:
     """Rows in any order and any batches, by an auditor that went through pickle: the same rows of the same table."""
     import pickle
 
-    auditor = pickle.loads(pickle.dumps(Auditor.prepare(case.model, rows[:100], protocol)))
+    auditor = pickle.loads(pickle.dumps(PartAuditor.prepare(case.model, rows[:100], protocol)))
     shuffled = rows.sample(frac=1.0, random_state=1)
     batches = [auditor.certify(auditor.trace_part(shuffled[i : i + 70])) for i in range(0, 400, 70)]
     together = pa.concat_tables([batch.table for batch in batches]).sort_by("id")
@@ -654,7 +654,7 @@ def test_an_audit_interrupted_in_its_report_is_not_made_again(case, rows, protoc
     made = content(tmp_path / "a")
     assert "report.html" not in made
     with monkeypatch.context() as patch:
-        patch.setattr(Auditor, "trace", interrupt)
+        patch.setattr(PartAuditor, "trace", interrupt)
         assert run(*words, "--resume").code == 0
         assert (tmp_path / "a" / "report.html").exists()
         assert {name: data for name, data in content(tmp_path / "a").items() if name in made} == made

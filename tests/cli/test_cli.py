@@ -389,6 +389,7 @@ def test_a_suggested_command_is_not_broken_by_a_narrow_terminal_or_a_blank(monke
     assert capsys.readouterr().err == "  fragility show 'my audits' --row 'a rather long identifier'\n"
 
 
+@pytest.mark.slow
 def test_demo_can_be_run_again(demo):
     folder, first = demo
     again = run("demo", "--out", folder)

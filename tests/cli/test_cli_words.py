@@ -214,9 +214,10 @@ def test_help_groups_the_commands():
     for panel, commands in {
         "Start here": ["demo"],
         "Declare, audit, verify": ["audit", "verify", "parity", "protocol"],
+        "At decision time": ["serve", "without"],
         "Read certificates": ["show", "top", "compare", "report", "review", "review export"],
         "Judge and correct": [
-            *("stress", "evaluate", "policy", "gate", "gate init"),
+            *("stress", "evaluate", "policy", "gate", "gate init", "watch"),
             *("reliability", "harden", "calibrate"),
         ],
         "From other packages": ["bench", "study"],
@@ -415,6 +416,7 @@ def test_options_of_csv_files_are_checked(made, rows, csv_words, tmp_path):
 # --- models beside their classes ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_pickle_finds_its_classes_beside_it(made, tmp_path, monkeypatch):
     """The module of a user's own transformer lies in the folder of the model, not in the current one."""
     folder, elsewhere = tmp_path / "model", tmp_path / "elsewhere"

@@ -125,6 +125,7 @@ COMMANDS: dict[str, Callable[..., list[Any]]] = {
 }
 
 
+@pytest.mark.samples
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("index", indexes())
 def test_every_command_takes_the_stored_index_as_ids(case, tmp_path, command: str, index: str) -> None:
@@ -135,6 +136,7 @@ def test_every_command_takes_the_stored_index_as_ids(case, tmp_path, command: st
     assert [str(own_id) for own_id in found] == [str(own_id) for own_id in expected]
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_takes_the_id_column_as_ids(case, tmp_path, command: str) -> None:
     table = rows_of(case).assign(account=[f"A{i}" for i in range(ROWS)])  # not in VALIDATION, nor in training rows
@@ -235,6 +237,7 @@ def row_commands(case: Path, data: Path, out: Path) -> dict[str, list[object]]:
         "stress": ["stress", protocol, *given],
         "evaluate": ["evaluate", case / "audit", *given, "--random-orders", "0"],
         "reliability": ["reliability", protocol, *given, "--rates", "0.1"],
+        "without": ["without", model, data, "--trust", "--protocol", protocol, "--target", "risk"],
         "harden": ["harden", *trained, "--out", out / "hardened.joblib"],
         "calibrate": ["calibrate", *trained[:1], data, "--protocol", protocol, *trained[3:], "--out", out / "c.json"],
     }

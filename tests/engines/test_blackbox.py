@@ -54,7 +54,7 @@ def test_no_byte_budget_changes_a_result(family: str, space: str) -> None:
         assert_same(whole, part, bitwise=family not in BLAS)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(st.integers(2**11, 2**18), st.permutations(range(12)), st.integers(0, 12))
 def test_budget_order_and_splitting_change_nothing(budget: int, order: list[int], cut: int) -> None:
     case = fitted("credit_g", "lightgbm", "raw")
@@ -222,6 +222,7 @@ def test_values_that_can_only_jump_are_not_attenuated_step_by_step() -> None:
     assert np.isinf(trace_blackbox(rows, low).threshold).all()
 
 
+@pytest.mark.samples
 @pytest.mark.parametrize("reading", ["support", "current", "support_unbounded"])
 @pytest.mark.parametrize("family", ["random_forest", "catboost", "mlp"])
 def test_flips_paths_and_thresholds_hang_together(family: str, reading: str) -> None:

@@ -147,6 +147,7 @@ def assert_as_the_model(case: Case, rows: pd.DataFrame, **options: Any) -> fg.Ce
 # --- parity ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.samples
 @pytest.mark.parametrize("position", POSITIONS)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_special_values_at_every_position_are_certified_as_the_model_answers(family, position):
@@ -155,6 +156,7 @@ def test_special_values_at_every_position_are_certified_as_the_model_answers(fam
     assert_as_the_model(case, mixed(case, position))
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("family", ["lightgbm", "xgboost", "catboost", "hist gradient boosting", "logistic", "mlp"])
 def test_special_values_of_three_classes(family):
     case = numeric(family, many=True)
@@ -200,6 +202,7 @@ def categorical(family: str, names: tuple[str, ...], unseen: tuple[str, ...]) ->
     return Case(model, protocol, as_given(X[1400:1440]), as_given(odd), "trees")
 
 
+@pytest.mark.samples
 @pytest.mark.parametrize("position", POSITIONS)
 @pytest.mark.parametrize("family", CATEGORICAL)
 def test_unseen_categories_at_every_position_are_certified_as_the_model_answers(family, position):
@@ -209,6 +212,7 @@ def test_unseen_categories_at_every_position_are_certified_as_the_model_answers(
     assert told.manifest.engine.blackbox_rows == (24 if family == "xgboost" else 0)
 
 
+@pytest.mark.samples
 @pytest.mark.parametrize("names", [BEYOND, APART, COINCIDING])
 @pytest.mark.parametrize("family", CATEGORICAL)
 def test_categories_beyond_ascii_are_certified_as_the_model_answers(family, names):
@@ -249,6 +253,7 @@ CODED: dict[str, Any] = {
 CODES = (-0.5, -0.0, 0.5, 3.7, -1.0, -1e-40, 12.0, 31.0, 32.0, 250.0, 2.0**24, 1e12, 1e300, np.nan)
 
 
+@pytest.mark.samples
 @pytest.mark.parametrize("position", [0, 16, 40])
 @pytest.mark.parametrize("family", CODED)
 def test_codes_that_are_no_codes_are_certified_as_the_model_answers(family, position):
@@ -300,6 +305,7 @@ def test_the_audit_says_which_rows_the_engine_was_not_believed_for():
     assert told.manifest.root_digest == asked.manifest.root_digest
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("part_rows", [1, 7, 24, 50])
 def test_parts_of_any_size_write_the_same_bytes(tmp_path, part_rows):
     case, rows = outlier_case()
@@ -391,6 +397,7 @@ def test_labels_of_odd_rows_are_the_model_s(kind):
     assert np.array_equal(told.brittle, asked.brittle)
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("family", ["lightgbm", "logistic", "xgboost"])
 def test_lattice_blocks_of_odd_rows_are_the_model_s(family):
     case = categorical(family, tuple(ASCII), ("black", "city1")) if family == "xgboost" else numeric(family)

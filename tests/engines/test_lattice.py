@@ -131,6 +131,7 @@ def check_case(family, seed, n_groups, n_classes, whole_numbers):
     check_probabilities(chances, truth, rates, 1e-6 if family in SINGLE else 1e-9)
 
 
+@pytest.mark.samples
 @pytest.mark.parametrize("n_classes", [2, 3])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_sets_and_probabilities_equal_enumeration(family, n_classes):
@@ -147,6 +148,7 @@ def test_sets_and_probabilities_equal_enumeration_for_any_model(family, seed, n_
     check_case(family, seed, max(n_groups, 2), n_classes, whole_numbers)
 
 
+@pytest.mark.samples
 @pytest.mark.parametrize("family", ["random forest", "lightgbm", "xgboost", "catboost", "logistic"])
 @pytest.mark.parametrize("nudge", [-1e-12, 0.0, 1e-12, 1e-7, -1e-7])
 def test_a_margin_at_the_resolution_is_decided_as_the_model_decides_it(family, nudge):

@@ -57,6 +57,7 @@ def typed(case: Case, X: pd.DataFrame) -> pd.DataFrame:
     )
 
 
+@pytest.mark.samples
 @pytest.mark.parametrize("baseline", ["mean", "typical", "missing"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_columns_of_many_types_equal_the_black_box(family, baseline):
@@ -81,6 +82,7 @@ def test_an_audit_chooses_the_trees_and_says_what_the_black_box_says(family, rec
     assert not [w for w in recwarn if "black-box engine" in str(w.message)]
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("family", FAMILIES)
 def test_four_classes_and_deep_trees(family):
     case = fitted("credit_g_property", family, "raw")
@@ -94,6 +96,7 @@ def test_four_classes_and_deep_trees(family):
     check(model, case.X_train, case.X_test)
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("family", FAMILIES)
 def test_walks_equal_the_black_box(family, monkeypatch):
     monkeypatch.setattr("fragility.engines.trees.scoring.DECISION_BYTES", 0)
@@ -120,6 +123,7 @@ def test_categories_beyond_ascii(family):
     check(native_estimator(family, train).fit(train, y), train, rows)
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("family", FAMILIES)
 def test_categories_in_another_order(family):
     case = fitted("credit_g", family, "raw")

@@ -91,6 +91,7 @@ def four_classes(X: np.ndarray) -> np.ndarray:
     return np.digitize(X[:, 0] + X[:, 1], [-0.7, 0.0, 0.7])
 
 
+@pytest.mark.samples
 @pytest.mark.parametrize("name", [*TREES, *LINEAR])
 @pytest.mark.parametrize("n_classes", [2, 4])
 def test_answers_are_the_models(name, n_classes, numbers):
@@ -100,6 +101,7 @@ def test_answers_are_the_models(name, n_classes, numbers):
     check(bound(model, X, X[:40], groups=pairs), "trees" if name in TREES else "linear")
 
 
+@pytest.mark.samples
 @pytest.mark.parametrize("name", TREES)
 @pytest.mark.parametrize("baseline", ["mean", "missing"])
 def test_missing_cells_and_missing_baselines(name, baseline, numbers):
@@ -125,6 +127,7 @@ def test_cells_on_a_threshold(name, numbers):
     check(bound(TREES[name]().fit(X, y), X, X[:40], baseline="median"), "trees")
 
 
+@pytest.mark.samples
 @pytest.mark.parametrize("family", ["lightgbm", "xgboost", "hist_gradient_boosting"])
 @pytest.mark.parametrize("baseline", ["typical", "missing"])
 def test_categories_as_the_library_codes_them(family, baseline):
@@ -132,6 +135,7 @@ def test_categories_as_the_library_codes_them(family, baseline):
     check(bound(case.model, case.X_train, case.X_test[:30], space="raw", baseline=baseline), "trees")
 
 
+@pytest.mark.samples
 @pytest.mark.parametrize(
     "family", ["lightgbm", "xgboost", "catboost", "hist_gradient_boosting", "random_forest", "extra_trees", "logistic"]
 )
@@ -271,6 +275,7 @@ def test_orders_are_the_models_and_no_copy_is_handed_over(family):
     assert calls == []
 
 
+@pytest.mark.samples
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("method", ["beam", "exact"])
 def test_sets_are_the_models_and_no_copy_is_handed_over(family, method):

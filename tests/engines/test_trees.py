@@ -63,6 +63,7 @@ def check(model: Any, train: Any, rows: Any, **settings: Any) -> Trace:
 # --- every model on real data ---------------------------------------------------------------------------------
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("name", MODELS)
 def test_equals_the_black_box_on_credit(name, credit):
     X, y = credit
@@ -71,6 +72,7 @@ def test_equals_the_black_box_on_credit(name, credit):
     assert mine.engine == "trees" and len(mine.predicted) == 300
 
 
+@pytest.mark.samples
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("baseline", ["mean", "typical"])
 def test_equals_the_black_box_on_adult(name, baseline, adult):
@@ -152,6 +154,7 @@ def with_missing(X: np.ndarray) -> np.ndarray:
     return gaps
 
 
+@pytest.mark.samples
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("seen_missing", [True, False], ids=["seen in training", "never seen"])
 @pytest.mark.parametrize("baseline", ["mean", "missing"])

@@ -69,6 +69,7 @@ def middle(zone: str | None) -> pd.Timestamp:
     return pd.Timestamp("2020-01-01", tz=zone) + pd.DateOffset(days=DAYS // 2)
 
 
+@pytest.mark.samples
 @pytest.mark.parametrize("baseline", ["typical", "mean", "median"])
 @pytest.mark.parametrize("zone", ZONES)
 def test_the_typical_date_is_the_median_day(zone: str | None, baseline: str) -> None:
@@ -84,6 +85,7 @@ def test_the_typical_date_is_the_median_day(zone: str | None, baseline: str) -> 
     assert shuffled.columns == protocol.columns and shuffled.training_digest == protocol.training_digest
 
 
+@pytest.mark.samples
 @pytest.mark.parametrize("baseline", ["typical", "missing"])
 @pytest.mark.parametrize("zone", ZONES)
 def test_certificates_of_dates_equal_the_slow_twin(zone: str | None, baseline: str) -> None:

@@ -894,6 +894,7 @@ def test_space_is_chosen_by_what_the_estimator_is_handed() -> None:
         Protocol.fit(case.model, case.X_train, space="latent")
 
 
+@pytest.mark.samples
 @pytest.mark.parametrize("family", ["lightgbm", "xgboost", "catboost", "hist_gradient_boosting", "logistic", "mlp"])
 @pytest.mark.parametrize("dataset", ["credit_g", "adult"])
 def test_raw_rows_survive_the_encoding(family: str, dataset: str) -> None:

@@ -286,6 +286,7 @@ def test_codes_trained_as_numbers_are_refused_as_text() -> None:
         bind(model, X[:3].astype({"zip": str}), protocol)
 
 
+@pytest.mark.samples
 @pytest.mark.parametrize(
     "change",
     [

@@ -75,6 +75,7 @@ def raw_row(cells: list[Any]) -> pd.DataFrame:
     )
 
 
+@pytest.mark.samples
 @pytest.mark.parametrize("family", NINE)
 def test_missing_equals_asking_the_pipeline_with_the_raw_field_missing(family: str) -> None:
     """Every state of the certificate, for nine families: one field missing, several, all of them, and those between."""
@@ -133,6 +134,7 @@ BARE = {
 }
 
 
+@pytest.mark.samples
 @pytest.mark.parametrize("gaps", [True, False])
 @pytest.mark.parametrize("family", BARE)
 def test_trees_are_read_natively_where_a_field_is_missing(family: str, gaps: bool) -> None:

@@ -28,7 +28,7 @@ def weights_of(entry):
     return {value[0]: count / sum(entry.counts) for value, count in zip(entry.values, entry.counts, strict=True)}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(st.integers(-3, 3) | st.just(None), min_size=4, max_size=60), st.integers(1, 30), st.randoms())
 def test_numbers_are_mid_quantiles_of_the_known_values(values, size, chance):
     if all(value is None for value in values):
@@ -44,7 +44,7 @@ def test_numbers_are_mid_quantiles_of_the_known_values(values, size, chance):
     assert found == pytest.approx(expected)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.lists(st.sampled_from("abcdefg"), min_size=4, max_size=50), st.integers(1, 9))
 def test_categories_have_their_frequencies(values, size):
     X = pd.DataFrame({"a": values})

@@ -43,6 +43,7 @@ def data() -> tuple[pd.DataFrame, pd.Series]:
     return X, y
 
 
+@pytest.mark.samples
 @pytest.mark.parametrize("encoder", ENCODERS)
 @pytest.mark.parametrize("scaler", SCALERS)
 @pytest.mark.parametrize("baseline", ["median", "mean"])

@@ -104,6 +104,7 @@ def check_exists(model: Pipeline, X: pd.DataFrame, protocol: Protocol, fields: l
         np.testing.assert_array_equal(seen, np.tile(baseline[groups[field]], (own.sum(), 1)), err_msg=field)
 
 
+@pytest.mark.samples
 @pytest.mark.parametrize("encoder", ENCODERS)
 def test_the_typical_value_of_an_encoded_field_is_that_of_its_most_frequent_category(encoder: str) -> None:
     X, y = table()
@@ -153,7 +154,7 @@ def test_the_typical_value_of_a_native_category_is_its_most_frequent_one(family:
     st.randoms(use_true_random=False),
     st.sampled_from(["one-hot", "one-hot, first dropped", "ordinal"]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_ties_go_to_the_first_in_text_order_whatever_the_row_order(rows, random, encoder: str) -> None:
     X = pd.DataFrame(rows, columns=["kind", "code"])
     make = {

@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fragility.gate.estimates import compare_estimates, estimate_auroc, estimate_mean, estimate_share
+from fragility.gate.estimates import (
+    Estimate,
+    RetrainedEstimates,
+    compare_estimates,
+    estimate_auroc,
+    estimate_mean,
+    estimate_share,
+)
 from fragility.ids import id_keys
 
 LEVEL = 0.95
@@ -99,3 +106,27 @@ def test_rows_matched_by_accident_change_nothing():
     )
     assert (numbered.shared, apart.shared) == (4000, 0)
     assert numbered.lower == pytest.approx(apart.lower, abs=0.002)
+
+
+@given(st.lists(st.floats(0.0, 1.0), min_size=3, max_size=8), st.sampled_from([0.95, 0.99]))
+@settings(max_examples=40, deadline=None)
+def test_the_reach_of_retrained_models_equals_its_slow_twin(values, level):
+    shown = RetrainedEstimates(tuple(Estimate(v, 10, v - 0.1, v + 0.1, np.empty(0), id_keys([])) for v in values))
+    following, change = naive_gate.retrained_bounds(values, [v + 0.1 for v in values], level)
+    assert shown.bound_next(level) == pytest.approx(following, abs=1e-9)
+    assert shown.bound_change(level) == pytest.approx(change, abs=1e-9)
+
+
+def test_one_audit_cannot_tell_how_far_retrained_models_differ():
+    alone = RetrainedEstimates((estimate_share(np.arange(50) < 10, id_keys(range(50)), LEVEL),))
+    assert alone.bound_change(LEVEL) == 0.0 and alone.bound_next(LEVEL) == alone.estimates[0].upper
+
+
+def test_prediction_bounds_hold_as_often_as_they_say():
+    """Shares of retrained models scatter around 0.2; a new pair of them exceeds the bounds of five in 5% of draws."""
+    rng, missed, draws = np.random.default_rng(11), np.zeros(2), 4000
+    for _ in range(draws):
+        *good, old, new = rng.normal(0.2, 0.03, 7)
+        shown = RetrainedEstimates(tuple(Estimate(v, 10, v, v, np.empty(0), id_keys([])) for v in good))
+        missed += [new > shown.bound_next(LEVEL), new - old > shown.bound_change(LEVEL)]
+    assert missed / draws == pytest.approx(0.05, abs=3 * np.sqrt(0.05 * 0.95 / draws))

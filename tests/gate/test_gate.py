@@ -150,6 +150,26 @@ def test_derived_rules_hold_for_their_own_audit(audits, tmp_path, allowance):
     assert fg.Gate.load(gate.save(tmp_path / "gate.toml", "a heading\nof two lines")) == gate
 
 
+def test_rules_of_several_audits_cover_how_far_retrained_models_differ(credit):
+    X, y = credit
+    X = X[FIELDS] / [10, 1000, 10, 1, 1]
+    protocol, found = None, []
+    for seed in range(5):
+        rows = np.random.default_rng(seed).choice(700, 500, replace=False)
+        model = LogisticRegression(max_iter=3000).fit(X.iloc[rows], y.iloc[rows])
+        protocol = protocol or fg.Protocol.fit(model, X[:700])
+        found.append(fg.audit(model, X[700:], protocol))
+    alone, several = (fg.Gate.derive(given, min_confidence=0.7) for given in (found[0], found))
+    assert [rule.measure for rule in several.rules][: len(alone.rules)] == [rule.measure for rule in alone.rules]
+    assert several.check(found[0]).outcome == "pass"
+    strict, wide = (fg.Gate.derive(given, allowance=0.0, min_confidence=0.7) for given in (found[0], found))
+    assert {rule.allowance for rule in strict.rules} == {0.0} and all(rule.allowance > 0.0 for rule in wide.rules)
+    assert all(wide.check(new, old) for new in found for old in found)
+    for few in ([], found[:2]):
+        with pytest.raises(fg.DataError, match=f"or from those of at least three retrained models; got {len(few)}"):
+            fg.Gate.derive(few)
+
+
 def test_a_block_of_a_mode_is_needed_for_its_exposure(audits):
     X, _, good, _ = audits
     with pytest.raises(fg.CertificateError, match="do not say what the failure mode 'stale' costs"):

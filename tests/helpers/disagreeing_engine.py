@@ -35,6 +35,10 @@ def trace(rows, protocol, progress=None):
     return replace(right, **{FAULT: _wrong(FAULT, getattr(right, FAULT), rows)}, engine="disagreeing")
 
 
+def tracer(rows, protocol):
+    return lambda others, progress=None: trace(others, protocol, progress)
+
+
 def _wrong(fault, values, rows):
     """The black box's own observation, falsified in one row as a real error of an engine would."""
     values = values.copy()

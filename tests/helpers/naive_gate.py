@@ -51,3 +51,14 @@ def difference_bounds(new, old, shared):
     d = new[0] - old[0]
     down, up = (math.sqrt(max(a * a + b * b - 2 * r * a * b, 0.0)) for a, b in (below, above))
     return d - down, d + up
+
+
+def retrained_bounds(values, uppers, level):
+    """Student's prediction bounds from m retrained models: the next one's upper bound, and one after another."""
+    from scipy import stats
+
+    m = len(values)
+    mean = sum(values) / m
+    spread = math.sqrt(sum((value - mean) ** 2 for value in values) / (m - 1))
+    t = stats.t(m - 1).ppf(level)
+    return sum(uppers) / m + t * spread * math.sqrt(1 + 1 / m), t * spread * math.sqrt(2)

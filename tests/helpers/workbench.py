@@ -14,8 +14,10 @@ import pandas as pd
 from starlette.testclient import TestClient
 
 import fragility as fg
-from fragility.review.app import Workbench, create_app
+from fragility.review.app import create_app
+from fragility.review.desk import Workbench
 from fragility.review.guards import Sessions
+from fragility.review.missing import ChangeSearch
 from fragility.review.queries import CaseIndex
 from fragility.review.rows import WhatIf, match_rows
 from fragility.review.stability import StabilitySearch
@@ -46,16 +48,16 @@ def workbench(audit: Audit, store: Path, *, data: bool = True, policy: fg.Review
     """The workbench of an audit, with its model and rows unless told otherwise."""
     cases = CaseIndex.open(audit.folder, policy)
     decisions = Store.open(store)
-    rows = whatif = stability = None
+    rows = whatif = stability = changes = None
     if data:
         model = fg.Model.wrap(audit.model)
         ids = audit.certs.table.column("id").to_pylist()
         rows = match_rows(audit.X, ids, cases.names(), cases.protocol, cases.manifest, model)
         cases.add_fields(rows.to_arrow())
         whatif = WhatIf(model, cases.protocol, rows, cases.manifest)
-        stability = StabilitySearch(whatif)
+        stability, changes = StabilitySearch(whatif), ChangeSearch(whatif)
     try:
-        yield Workbench(cases, decisions, rows, whatif, stability)
+        yield Workbench(cases, decisions, rows, whatif, stability, changes)
     finally:
         decisions.close()
         cases.close()

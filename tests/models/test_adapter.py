@@ -35,6 +35,7 @@ FLOAT32 = ("xgboost",)
 DATASETS = ("credit_g", "adult", "credit_g_property")
 
 
+@pytest.mark.samples
 @pytest.mark.parametrize("dataset", DATASETS)
 @pytest.mark.parametrize("space", ["transformed", "raw"])
 @pytest.mark.parametrize("family", FAMILIES)

@@ -348,6 +348,7 @@ def test_vectorised_and_cached_functions_keep_their_fingerprint_when_called() ->
     assert print_of(cached) != print_of(functools.lru_cache(lambda v: v + 2))
 
 
+@pytest.mark.slow
 def test_fingerprint_of_a_users_own_classes_is_the_same_in_another_process(tmp_path: Path) -> None:
     """Sets, functions and classes included: no hash seed, memory address or order of use may enter."""
     (tmp_path / "own_steps.py").write_text(

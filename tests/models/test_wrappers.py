@@ -155,6 +155,7 @@ def pairs() -> list[Any]:
     return [pytest.param(*pair, id="-".join(pair), marks=marks[pair[1]]) for pair in found]
 
 
+@pytest.mark.samples
 @pytest.mark.parametrize(("wrapper", "classifier"), pairs())
 def test_a_wrapper_is_audited_as_it_predicts(wrapper: str, classifier: str) -> None:
     for model, columns in forms(wrapper, classifier):
@@ -213,6 +214,7 @@ HANDING_ON = {name: fit_search(name) for name in LOOKED_THROUGH} | {
 }
 
 
+@pytest.mark.samples
 @pytest.mark.parametrize("wrapper", HANDING_ON)
 @pytest.mark.parametrize("classifier", ["lightgbm", "catboost"])
 def test_what_hands_its_rows_on_is_the_same_model_as_the_one_inside(wrapper: str, classifier: str) -> None:

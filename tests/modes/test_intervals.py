@@ -83,6 +83,7 @@ def test_whole_numbers_end_where_asking_for_each_of_them_says(family, space):
     assert flips  # the comparison is about something
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("family", ["lightgbm", "logistic", "random_forest"])
 def test_several_classes_flip_to_the_first_rival_that_overtakes(family):
     case = pipelines.fitted("credit_g_property", family, "transformed")
@@ -99,6 +100,7 @@ def test_several_classes_flip_to_the_first_rival_that_overtakes(family):
     assert len(classes) > 1
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("family", ["lightgbm", "random_forest", "logistic"])
 def test_a_declared_threshold_decides(family):
     case = pipelines.fitted("credit_g", family, "transformed")
@@ -282,6 +284,7 @@ def dated(head, function, unit="ns"):
     return make_pipeline(prepare, head).fit(X[:300], y[:300]), X[:300], X[300:].reset_index(drop=True)
 
 
+@pytest.mark.samples
 @pytest.mark.parametrize(
     ("family", "function"),
     [
@@ -325,6 +328,7 @@ def test_dates_outside_training_and_with_times_have_their_states():
 # --- nominal fields -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.samples
 @pytest.mark.parametrize(
     ("family", "space"),
     [
@@ -356,6 +360,7 @@ def test_categories_that_flip_are_those_that_asking_for_each_finds(family, space
 # --- models that can only be asked ----------------------------------------------------------------------------------
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize(("family", "engine"), [("mlp", "auto"), ("lightgbm", "blackbox")])
 def test_other_models_have_ends_between_values_of_the_catalogue(family, engine):
     case = pipelines.fitted("credit_g", family, "transformed")
@@ -390,6 +395,17 @@ def test_missing_fractional_and_outer_values():
     assert len(table) == 3 * X.shape[1] and set(table["state"]) == {"exact", "missing", "not whole"}
 
 
+@pytest.mark.parametrize("family", ["lightgbm", "logistic"])
+def test_a_field_that_no_row_knows_has_no_interval(family):
+    case = pipelines.fitted("credit_g", family, "transformed")
+    protocol = fg.Protocol.fit(case.model, case.X_train, catalogue=4)
+    X = case.X_test[:2].astype({"age": float}).assign(age=np.nan)
+    found = fg.find_stability_intervals(case.model, X, protocol)
+    assert [found.interval(i, "age").state for i in range(2)] == ["missing", "missing"]
+    assert found.interval(0, "duration").state == "exact"
+
+
+@pytest.mark.repeats
 @pytest.mark.parametrize("family", ["lightgbm", "logistic"])
 def test_order_and_batch_change_nothing(family):
     model, train, X = decimals(family, "float64")

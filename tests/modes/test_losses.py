@@ -161,7 +161,7 @@ def test_recorded_outages_strike_the_whole_record():
     np.testing.assert_allclose(found.flip_chance[:, 0], exact.p_flip, atol=1e-12)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(st.permutations(range(30)), st.integers(2**14, 2**18))
 def test_order_and_batch_change_nothing(order, budget):
     case = pipelines.fitted("credit_g", "lightgbm", "transformed")

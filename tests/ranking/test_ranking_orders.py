@@ -10,6 +10,7 @@ from fragility.protocol import Protocol, bind
 from fragility.ranking import scores
 
 
+@pytest.mark.samples
 @pytest.mark.parametrize("space", ["transformed", "raw"])
 @pytest.mark.parametrize("reading", ["support", "current", "support_unbounded"])
 def test_rcma_along_the_certificates_own_path_is_the_certificates(space, reading):

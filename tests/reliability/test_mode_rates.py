@@ -43,7 +43,7 @@ def twin(row, rates):
     return naive_failures(probabilities, dict(zip(NAMES, row, strict=True)), groups, PROTOCOL.resolution)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=12)
 @given(st.tuples(SHARES, SHARES, SHARES, SHARES, st.floats(0.01, 1.0)))
 def test_few_failing_fields_are_enumerated(shares):
     rates = {
@@ -66,7 +66,7 @@ def test_few_failing_fields_are_enumerated(shares):
     assert (found.one_failure <= found.p_flip + 1e-12).all()
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=12)
 @given(st.dictionaries(st.sampled_from(NAMES), st.floats(0.0, 1.0), min_size=1))
 def test_without_wrong_values_it_is_the_probability_of_loss(rates):
     plain = fg.failure_probability(MODEL, ROWS, PROTOCOL, rates)

@@ -421,7 +421,7 @@ def test_what_was_decided_meanwhile_stops_a_decision_about_many(ana, ben, bench)
 
 
 def test_more_cases_than_can_be_ticked_are_named_all_at_once(ana, ben, bench, monkeypatch):
-    monkeypatch.setattr("fragility.review.app.MOST_TICKED", 10)
+    monkeypatch.setattr("fragility.review.case_desk.MOST_TICKED", 10)
     page = ana.get("/bulk?budget=all").text
     count = int(re.search(r"all (\d+) cases</button>", page)[1])
     assert count > 10 == len(listed(page)) and boxes(page) == [] and f"The first 10 of {count}" in page

@@ -53,6 +53,7 @@ def opened(audited, folder: Path):
         yield process, address, lambda: wait_for(lambda: noted.exists() and noted.read_text()), temporary
 
 
+@pytest.mark.slow
 def test_the_token_is_on_no_command_line_and_works_once(audited, tmp_path):
     with opened(audited, tmp_path) as (process, address, told, temporary):
         link = told()
@@ -133,6 +134,7 @@ def test_other_servers_of_the_machine_neither_receive_nor_set_the_session(audite
             assert "accepted." in here.text(".notice")
 
 
+@pytest.mark.slow
 def test_a_cookie_of_one_workbench_opens_no_other(audited, tmp_path):
     with (
         started(audited, tmp_path / "one.sqlite") as (_, first),
@@ -145,6 +147,7 @@ def test_a_cookie_of_one_workbench_opens_no_other(audited, tmp_path):
         assert ben.ask("GET", "/queue")[0] == 401 and ana.ask("GET", "/queue")[0] == 200
 
 
+@pytest.mark.slow
 def test_a_plain_address_for_browsers_that_need_one(audited, tmp_path):
     with started(audited, tmp_path / "one.sqlite", "--plain-address") as (_, address):
         assert urlsplit(address).hostname == "127.0.0.1"
@@ -154,6 +157,7 @@ def test_a_plain_address_for_browsers_that_need_one(audited, tmp_path):
 # --- the end ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT], ids=lambda number: number.name)
 def test_signals_leave_no_temporary_file(audited, tmp_path, number):
     """The temporary case file holds applicants' fields."""
@@ -169,6 +173,7 @@ def test_signals_leave_no_temporary_file(audited, tmp_path, number):
         assert list(temporary.iterdir()) == [] and not re.search("Traceback", process.stderr.read())
 
 
+@pytest.mark.slow
 def test_what_a_kill_leaves_is_removed_by_the_next_workbench(audited, tmp_path):
     """Nobody can act on SIGKILL; the next start removes the folder, but none that is in use or not a workbench's."""
     temporary = tmp_path / "tmp"

@@ -204,7 +204,7 @@ def test_nobody_waits_for_a_long_search_and_it_is_given_up(bench, monkeypatch):
         return intervals_of_rows(rows, protocol, **given)
 
     monkeypatch.setattr("fragility.review.stability.intervals_of_rows", slowly)
-    monkeypatch.setattr("fragility.review.app.PATIENCE", 0.05)
+    monkeypatch.setattr("fragility.review.case_desk.PATIENCE", 0.05)
     ana = reviewer(bench, "Ana")
     case = f"/case/{keys(ana.get('/queue?budget=all&confident=0').text)[0]}"
     assert ana.get(f"{case}/fields").status_code == 202
@@ -217,7 +217,7 @@ def test_nobody_waits_for_a_long_search_and_it_is_given_up(bench, monkeypatch):
         short.find(0, WAIT)
     short._longest = WAIT
     assert short.find(0, WAIT)  # what failed is tried again
-    monkeypatch.setattr("fragility.review.stability.KEPT", 2)
+    monkeypatch.setattr("fragility.review.searching.KEPT", 2)
     for place in range(4):
         short.find(place, WAIT)
     assert list(short._found) == [2, 3]

@@ -49,6 +49,7 @@ def ranked(table: pd.DataFrame, by: str = "exposure") -> list[str]:
     return table.sort_values([by, "place"], ascending=[False, True])["id"].tolist()
 
 
+@pytest.mark.samples
 @pytest.mark.parametrize("by", ["exposure", "fds"])
 @pytest.mark.parametrize("share", [5, 10, 20])
 def test_a_budget_keeps_the_top_of_the_confident_cases(bench, table, by, share):
@@ -151,6 +152,7 @@ def test_a_search_by_id_looks_at_all_predictions(bench, table):
     assert listed(bench, View(search="%")) == []
 
 
+@pytest.mark.samples
 @pytest.mark.parametrize("up", [False, True])
 @pytest.mark.parametrize(("sort", "column"), [("confidence", "confidence"), ("k", "flip_budget"), ("fds", "fds")])
 def test_sorting(bench, table, sort, column, up):
@@ -250,7 +252,7 @@ def test_decisions_follow_their_certificates_to_another_audit_of_the_same_rows(a
     some.close()
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     acts=st.lists(
         st.tuples(

@@ -99,7 +99,7 @@ def twelve_rows():
 
 
 @given(order=st.permutations(range(12)), cut=st.integers(1, 11), byte_budget=st.sampled_from([1, 10_000, 10**8]))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_a_rows_margins_do_not_depend_on_order_partition_or_batch(twelve_rows, order, cut, byte_budget):
     model, X, protocol, whole = twelve_rows
     shuffled = X.iloc[list(order)]

@@ -5,7 +5,7 @@ scores rows that are bound once, and it tries variants of formulas that a user h
 """
 
 from fragility.arrays import DEFAULT_BYTE_BUDGET
-from fragility.auditing.auditor import Auditor, TracedRows, claims_from, input_row_digests
+from fragility.auditing.certifying import PartAuditor, TracedRows, claims_from, input_row_digests
 from fragility.calibration import scaled_probabilities
 from fragility.certificates import Claims
 from fragility.engines.blackbox import ENGINE as BLACKBOX
@@ -79,7 +79,6 @@ __all__ = [
     "EARLY",
     "MOST_DONORS",
     "STARTS",
-    "Auditor",
     "BrittleLabels",
     "Claims",
     "Device",
@@ -90,6 +89,7 @@ __all__ = [
     "ModeLosses",
     "NativeEngine",
     "PairedDifference",
+    "PartAuditor",
     "ReviewRule",
     "RowStates",
     "Stressor",

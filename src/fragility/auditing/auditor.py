@@ -1,261 +1,322 @@
-"""An Auditor: a model and a protocol made ready once, for any number of rows.
+"""Auditor: a model and a protocol made ready once, so that single rows are certified as they come.
 
-An auditor can be pickled: a worker process receives the model, its fingerprint, the engine and the protocol with it and
-repeats none of the decisions. A row's certificate does not depend on the rows it is audited with.
+What an audit asks of the model and its engine before the first row is asked here on rows made of values that the
+protocol knows. Every certified row is still compared with the model's own answer, at x and at one other state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, NamedTuple
 
-import numpy as np
-import pyarrow as pa
-
 from fragility.arrays import DEFAULT_BYTE_BUDGET
-from fragility.auditing.intervals import WantedIntervals, declare_intervals, intervals_block
-from fragility.auditing.lattice import declare_lattice, lattice_of_rows
-from fragility.auditing.modes import WantedModes, declare_modes, modes_of_rows
-from fragility.canonical import Texts, row_digests
-from fragility.certificates import Claims, IntervalsDeclaration, LatticeDeclaration, Manifest, ModesDeclaration
-from fragility.certificates.claims import EXTENTS, FORMAT, Extent, context_digest, derived_claims, table_of
-from fragility.certificates.claims import row_digests as claim_digests
-from fragility.certificates.intervals import IntervalsClaims, intervals_context, with_intervals
-from fragility.certificates.lattice import LatticeClaims, lattice_context, with_block
-from fragility.certificates.manifest import CLAIM, LIMITS, AuditedModel, AuditedRows, EngineUse, Tolerance
-from fragility.certificates.modes import ModesClaims, modes_context, with_modes
-from fragility.engines.blackbox import ENGINE as BLACKBOX
-from fragility.engines.blackbox import trace_blackbox
-from fragility.engines.checking import trace_checked
-from fragility.engines.choice import NativeEngine, choose_native
-from fragility.engines.trace import HandedOver, Progress, Trace
-from fragility.errors import Advice, DataError, EngineError, ModelError
+from fragility.auditing.certifying import PartAuditor, TracedRows
+from fragility.auditing.intervals import WantedIntervals
+from fragility.auditing.modes import WantedModes
+from fragility.auditing.pipeline import FEW_ROWS, Blocks, add_blocks, certify_rows, finish_few
+from fragility.certificates import Certificates
+from fragility.engines.checking import list_checked_states, trace_undecided
+from fragility.engines.choice import ReadyEngine, prepare_answers
+from fragility.errors import DataError, EvidenceError, FragilityError, ModelError, ProtocolError
 from fragility.evidence import EvidenceRows
-from fragility.evidence.rows import Rows
-from fragility.libraries import library_versions
+from fragility.evidence.binding import bind_rows, reads_codes
+from fragility.evidence.rebinding import Rebinding, Rebound
+from fragility.evidence.records import are_records, make_records, read_records
 from fragility.models import Model
-from fragility.protocol import Protocol, bind
+from fragility.protocol import Protocol
+
+FORM_ROWS = 64  # of the first rows, which show in which form rows come
+ASKED_TOGETHER = 64  # rows whose checks the model answers in one call
+FORMS = 4  # that are held ready: most services send rows in one
 
 
-class TracedRows(NamedTuple):
-    """Rows, what the engine observed of them, and those of their blocks that every row has."""
+class _Form(NamedTuple):
+    """What is made once for rows that come in one form."""
 
-    rows: EvidenceRows
-    trace: Trace
-    block: LatticeClaims | None = None
-    modes: ModesClaims | None = None
-    intervals: IntervalsClaims | None = None
+    binding: Rebinding
+    engine: ReadyEngine | None  # None: the black box
 
 
-@dataclass(frozen=True, eq=False)
-class CertifiedPart:
-    """The certificates of some rows, and what the manifest needs to know of them."""
-
-    table: pa.Table  # in the format's columns, digests included
-    digests: bytes  # of the claims, 32 bytes per row
-    beside: dict[str, pa.Table]  # ids and blocks in tables of their own, by name, where every row has one
-    block_digests: bytes  # of the lattice block, then of each block beside: 32 bytes per row and block
-    evaluations: int
-    handed_over: HandedOver
-
-
-@dataclass(frozen=True, eq=False)
 class Auditor:
-    """A model and a protocol made ready once; rows are then audited part by part, whatever the parts.
+    """A model and a protocol made ready once: rows are then certified as they come, one or many at a time.
 
-    The first rows decide what could turn out differently for each part: how the model's output becomes probabilities,
-    and which engine is used.
+    The model is read and fingerprinted, its engine is compared with the model itself, and kernels are compiled, on rows
+    made of the values that the protocol knows. Where it knows none for some field, the first rows certified take their
+    place. A certificate is the one that :func:`audit` makes of the same row, whatever the rows it is made with.
+
+    An auditor may be used by several threads at once and after a fork. It can be pickled if the model can.
+
+    Parameters
+    ----------
+    model : estimator, pipeline, booster or Model
+        The fitted classifier; whatever :meth:`Model.wrap` takes.
+    protocol : Protocol
+        What is removed and degraded, and how the result is read.
+    engine : str, default="auto"
+        As in :func:`audit`.
+    byte_budget : int, default=256 MiB
+        As in :func:`audit`.
+    lattice : bool, optional
+        As in :func:`audit`, but False by default: no smallest failing sets.
+    rates, modes, intervals
+        As in :func:`audit`.
+
+    Raises
+    ------
+    FragilityError
+        The model and the protocol do not belong together, or the model contradicts itself.
+
+    See Also
+    --------
+    audit : The same for rows that are at hand all at once.
+
+    Examples
+    --------
+    >>> import fragility as fg
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> X, y = fg.load_credit_g()
+    >>> X = X[["duration", "age", "installment_commitment"]]
+    >>> model = LogisticRegression().fit(X[:700], y[:700])
+    >>> auditor = fg.Auditor(model, fg.Protocol.fit(model, X[:700]))
+    >>> certs = auditor.certify({"duration": 36, "age": 25, "installment_commitment": 4}, ids=["A-17"])
+    >>> certs[0].id, certs[0].path[0]
+    ('A-17', 'installment_commitment')
     """
 
-    model: Model  # as confirmed on the first rows
-    protocol: Protocol
-    native: NativeEngine | None  # None: the black box
-    byte_budget: int = DEFAULT_BYTE_BUDGET
-    extent: Extent = "full"
-    lattice: LatticeDeclaration | None = None  # how the lattice block is searched; None: there is no block
-    other_baselines: bool = False  # whether the finding is computed again under other baselines
-    modes: ModesDeclaration | None = None  # how the modes block is made; None: there is no block
-    intervals: IntervalsDeclaration | None = None  # the same of the intervals block
-
-    @classmethod
-    def of(
-        cls, rows: EvidenceRows, protocol: Protocol, engine: str = "auto", byte_budget: int = DEFAULT_BYTE_BUDGET
-    ) -> Auditor:
-        """Return an auditor made ready on the first of the rows to audit."""
-        return cls(rows.model, protocol, choose_native(rows, protocol, engine, byte_budget), byte_budget)
-
-    @classmethod
-    def prepare(
-        cls,
+    def __init__(
+        self,
         model: Any,
-        X: Any,
         protocol: Protocol,
         *,
-        ids: Sequence[Any] | None = None,
         engine: str = "auto",
-        claims: Extent = "full",
         byte_budget: int = DEFAULT_BYTE_BUDGET,
-        lattice: bool | None = None,
+        lattice: bool | None = False,
         rates: Any = None,
-        other_baselines: bool = False,
         modes: WantedModes = None,
         intervals: WantedIntervals = None,
-    ) -> Auditor:
-        """Return an auditor of parts, made ready on ``X``, the first rows to audit.
+    ) -> None:
+        if not isinstance(protocol, Protocol):
+            raise ProtocolError(
+                f"a Protocol was expected, got {type(protocol).__name__}; make one with Protocol.fit or read one with "
+                "Protocol.load"
+            )
+        self._model = Model.wrap(model)
+        self._protocol = protocol
+        self._wanted = Blocks(engine, lattice, rates, modes, intervals)
+        self._byte_budget = byte_budget
+        self._space = protocol.evidence
+        self._reads_codes = False  # of categories, and not their values
+        self._parts: PartAuditor | None = None
+        self._forms: tuple[_Form, ...] = ()  # replaced as a whole: threads share them
+        first = self._bind_made_rows()
+        if first is not None:
+            self._make_ready(first)
 
-        Every audit of the same rows must be made ready on the same first rows (some dozens are enough), since they
-        decide which engine is used.
-        """
-        if claims not in EXTENTS:
-            raise DataError(f"claims must be one of {', '.join(EXTENTS)}, got {claims!r}")
-        rows = bind(Model.wrap(model), X, protocol, ids)
-        auditor = replace(
-            cls.of(rows, protocol, engine, byte_budget),
-            extent=claims,
-            lattice=declare_lattice(rows, protocol, engine, rates, lattice),
-            other_baselines=other_baselines and bool(protocol.alternatives),
-            modes=declare_modes(rows, protocol, engine, modes),
-            intervals=declare_intervals(rows, protocol, engine, intervals),
-        )
-        assert auditor.context  # computed here, so that it travels with a pickled auditor
-        return auditor
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_forms": (), "_space": self._protocol.evidence}  # closures, which are made again
 
-    @cached_property
-    def context(self) -> bytes:
-        """What binds a row's digest to protocol and model."""
-        return context_digest(self.protocol.digest, self.model.fingerprint, self.model.classes)
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        first = self._bind_made_rows()
+        if first is not None:
+            self._make_ready(first)
+
+    @property
+    def model(self) -> Model:
+        """The model, with its link confirmed."""
+        return self._model if self._parts is None else self._parts.model
+
+    @property
+    def protocol(self) -> Protocol:
+        """The protocol."""
+        return self._protocol
 
     @property
     def engine(self) -> str:
-        return BLACKBOX if self.native is None else self.native.name
+        """The engine that makes the certificates, ``blackbox`` if the model is asked for every state.
 
-    def bind(self, X: Any, ids: Any = None) -> EvidenceRows:
-        """Return further rows, bound; refuse rows for which the first decisions do not hold."""
-        rows = bind(self.model, X, self.protocol, ids)
-        if rows.model.link != self.model.link:
-            raise ModelError(
-                f"{self.model.kind}: {self.model.link} gives the probabilities of the first rows, but not those of the "
-                f"rows from {rows.ids[0]!r} on; give a model whose predict_proba follows one rule"
+        Where the first rows certified make the auditor ready, it is the engine that was asked for until then.
+        """
+        return self._wanted.engine if self._parts is None else self._parts.engine
+
+    def certify(self, rows: Any, ids: Any = None) -> Certificates:
+        """Return one certificate for each row, the same as :func:`audit` makes.
+
+        Parameters
+        ----------
+        rows : mapping, list of mappings, array or table
+            One row as a mapping from fields to values, several as a list of them, or whatever :func:`audit` takes. A
+            mapping names every field; a missing value is None.
+        ids : sequence, optional
+            One distinct id per row; by default the index of a pandas frame, else 0, 1, ...
+
+        Returns
+        -------
+        Certificates
+            One certificate per row, in the order of the rows.
+
+        Raises
+        ------
+        FragilityError
+            The rows do not fit the model or the protocol, or the model contradicts itself.
+        """
+        given = self._read(rows)
+        few = self._bind_few(given, ids)
+        if few is None:
+            return self._certify_afresh(given, ids)
+        try:
+            return self._certify_few(*few)
+        except FragilityError:
+            return self._certify_afresh(given, ids)  # with the sentence that names these very rows
+
+    def bind(self, rows: Any, ids: Any = None) -> EvidenceRows:
+        """Return rows bound to the model and the protocol, with the model's own answers about them.
+
+        Parameters
+        ----------
+        rows, ids
+            As in :meth:`certify`, which also takes what this returns.
+
+        Returns
+        -------
+        EvidenceRows
+            The rows in the protocol's evidence space.
+        """
+        given = self._read(rows)
+        few = self._bind_few(given, ids)
+        try:
+            if few is not None:
+                return self._answer(*few)
+        except FragilityError:
+            pass  # said again below, of these very rows
+        return bind_rows(self.model, given, self._space, ids)
+
+    def prepare_answers(self, rows: EvidenceRows) -> EvidenceRows:
+        """Return bound rows with the engine's answers in place of the model's, except where the model denies them.
+
+        Parameters
+        ----------
+        rows : EvidenceRows
+            What :meth:`bind` returned.
+
+        Returns
+        -------
+        EvidenceRows
+            The same rows; with the black box, as they were.
+        """
+        form = self._form_of(rows)
+        if form is None:
+            return prepare_answers(rows, self._wanted.engine)
+        return rows if form.engine is None else form.engine.prepare_answers(rows)
+
+    # --- made ready ---------------------------------------------------------------------------------------
+
+    def _read(self, rows: Any) -> Any:
+        if not are_records(rows):
+            return rows
+        if self._reads_codes:
+            raise DataError(
+                f"{self._model.kind} reads categories by their codes, which the values of a mapping do not have; give "
+                "a table whose categorical columns have the categories of the training data"
             )
-        reason = None if self.native is None else self.native.refusal(rows)
-        if reason is not None:
-            raise EngineError(
-                f"the {self.engine} engine audited the first rows, but not those from {rows.ids[0]!r} on: {reason}; "
-                "use ",
-                Advice.argument("engine", "blackbox"),
-            )
-        return rows
+        return self._read_records(rows)
 
-    def trace(self, rows: EvidenceRows, progress: Progress | None = None) -> Trace:
-        """Return the trace of rows bound to this model and protocol; a native engine's answers are checked per row."""
-        if self.native is None:
-            return trace_blackbox(rows, self.protocol, byte_budget=self.byte_budget, progress=progress)
-        return trace_checked(self.native, rows, self.protocol, self.byte_budget, progress)
+    def _read_records(self, records: Any) -> Any:
+        named = self._model.columns is not None
+        return read_records(records, self._protocol.fields, self._space.listed, named=named)
 
-    def trace_part(self, X: Any, ids: Sequence[Any] | None = None) -> TracedRows:
-        """Return what is observed of raw rows: the first half of their audit, which uses every core."""
-        rows = self.bind(X, ids)
-        trace, block, modes, intervals = self.trace(rows), None, None, None
-        if self.lattice is not None and not self.lattice.is_partial:
-            block = lattice_of_rows(rows, self.protocol, self.lattice, self.byte_budget)
-        if self.modes is not None and not self.modes.is_partial:
-            modes = modes_of_rows(rows, self.protocol, self.modes, trace.margin, self.byte_budget)
-        if self.intervals is not None and not self.intervals.is_partial:
-            intervals = intervals_block(rows, self.protocol, self.intervals, self.byte_budget)
-        return TracedRows(rows, trace, block, modes, intervals)
+    def _bind_made_rows(self) -> EvidenceRows | None:
+        """Return rows made of the values that the protocol knows, bound; None if it knows too few."""
+        baseline: dict[str, Any] = {}
+        if self._protocol.space == "raw":
+            baseline = {column.name: column.baseline for column in self._protocol.columns}
+        made = make_records(self._protocol.fields, self._protocol.modes, baseline)
+        if made is None:
+            return None
+        try:
+            rows = self._read_records(made)
+            self._reads_codes = reads_codes(self._model, rows)
+            return None if self._reads_codes else bind_rows(self._model, rows, self._space)
+        except (DataError, EvidenceError):
+            return None  # values that never stand together in a row: the first rows will tell
+        except ModelError as error:
+            if error.__cause__ is None:  # a fault of the model itself, not of such a row
+                raise
+            return None
 
-    def certify(self, traced: TracedRows) -> CertifiedPart:
-        """Return the certificates of traced rows: the second half, which asks no model and may run in a thread."""
-        rows, trace, block, modes, intervals = traced
-        claims = claims_from(trace, rows, self.protocol)
-        digests = claim_digests(claims, self.context, self.protocol.resolution)
-        table = table_of(claims, digests, self.protocol, self.model.classes, extent=self.extent)
-        block_digests, beside = list[bytes](), dict[str, pa.Table]()
-        if block is not None:
-            table, block_digests = self.add_block(table, block)
-        if modes is not None:
-            beside["modes"], own = self.add_modes(table.select(["id"]), modes)
-            block_digests += own
-        if intervals is not None:
-            beside["intervals"], own = self.add_intervals(table.select(["id"]), intervals)
-            block_digests += own
-        handed_over = HandedOver.of(trace, rows.ids)
-        return CertifiedPart(table, b"".join(digests), beside, b"".join(block_digests), trace.evaluations, handed_over)
+    def _make_ready(self, rows: EvidenceRows) -> PartAuditor:
+        """Take the decisions that hold for all rows, by the first ones."""
+        auditor = PartAuditor.of(rows, self._protocol, self._wanted.engine, self._byte_budget)
+        self._parts = auditor
+        form = self._add_form(rows)
+        one = rows.between(0, 1)
+        finish_few(auditor, TracedRows(one, auditor.trace(one, engine=form.engine)))  # compiles and reads what it needs
+        return auditor
 
-    def add_block(self, table: pa.Table, block: LatticeClaims) -> tuple[pa.Table, list[bytes]]:
-        """Return a table of ids with the columns of a lattice block, and the digest of each row's block."""
-        assert self.lattice is not None
-        model = self.model
-        context = lattice_context(self.protocol.digest, model.fingerprint, model.classes, self.lattice)
-        return with_block(table, block, self.lattice, context, self.protocol)
+    def _add_form(self, rows: EvidenceRows) -> _Form:
+        """Make the form in which rows came ready for others; the newest form is tried first."""
+        assert self._parts is not None
+        few = rows.between(0, FORM_ROWS)
+        form = _Form(Rebinding.of(few, self._space), self._parts.make_ready(few))
+        self._space = form.binding.list_values()
+        self._forms = (form, *self._forms)[:FORMS]
+        return form
 
-    def add_modes(self, table: pa.Table, block: ModesClaims) -> tuple[pa.Table, list[bytes]]:
-        """Return a table of ids with the columns of a modes block, and the digest of each row's block."""
-        assert self.modes is not None
-        model = self.model
-        context = modes_context(self.protocol.digest, model.fingerprint, model.classes, self.modes)
-        return with_modes(table, block, self.modes, context, self.protocol.resolution)
+    def _bind_few(self, given: Any, ids: Any) -> tuple[Rebound, _Form] | None:
+        """Return few rows bound in a form that is ready; None if they are many, or in no such form."""
+        if isinstance(given, EvidenceRows) or not 0 < _count_rows(given) <= FEW_ROWS:
+            return None
+        for form in self._forms:
+            try:
+                rebound = form.binding.bind(given, ids)
+            except FragilityError:
+                return None
+            if rebound is not None:
+                return rebound, form
+        return None
 
-    def add_intervals(self, table: pa.Table, block: IntervalsClaims) -> tuple[pa.Table, list[bytes]]:
-        """Return a table of ids with the columns of an intervals block, and the digest of each row's block."""
-        assert self.intervals is not None
-        model = self.model
-        context = intervals_context(self.protocol.digest, model.fingerprint, model.classes, self.intervals)
-        return with_intervals(table, block, self.intervals, context)
+    def _form_of(self, rows: EvidenceRows) -> _Form | None:
+        """Return the form that rows were bound in; None if they were bound afresh."""
+        return next((form for form in self._forms if form.binding.first.baseline is rows.baseline), None)
 
-    def manifest(self, rows: AuditedRows, root_digest: str, evaluations: int, handed_over: int) -> Manifest:
-        """Return the manifest of an audit; handed_over: rows for which the model was asked instead of the engine."""
-        model, protocol = self.model, self.protocol
-        return Manifest(
-            format=FORMAT,
-            claim=CLAIM,
-            limits=LIMITS,
-            protocol_digest=protocol.digest,
-            training_digest=protocol.training_digest,
-            model=AuditedModel(
-                model.kind, model.fingerprint, tuple(model.classes), model.link, tuple(model.fingerprint_partial)
-            ),
-            input=rows,
-            engine=EngineUse(
-                name=self.engine,
-                evaluations=evaluations,
-                paper_evaluations=rows.rows * protocol.states_per_row,
-                blackbox_rows=rows.rows if self.engine == BLACKBOX else handed_over,
-            ),
-            tolerance=Tolerance.of(protocol),
-            versions=library_versions(),
-            rows=rows.rows,
-            root_digest=root_digest,
-            claims=self.extent,
-        )
+    def _answer(self, rebound: Rebound, form: _Form) -> EvidenceRows:
+        """Return few rows with the model's own answers, also to the states at which an engine will be checked."""
+        if form.engine is None or len(rebound.rows) > ASKED_TOGETHER:
+            return rebound.answer()
+        return rebound.answer(list_checked_states(form.engine, rebound.rows, self._protocol))
 
+    def _certify_few(self, rebound: Rebound, form: _Form) -> Certificates:
+        assert self._parts is not None
+        if form.engine is not None and self._wanted.none:
+            trace = trace_undecided(form.engine, rebound.rows, self._protocol, rebound.decide)
+            if trace is not None:
+                return finish_few(self._parts, TracedRows(rebound.rows, trace))
+        return self._certify_bound(self._parts, rebound.answer(), form.engine)
 
-def claims_from(trace: Trace, rows: EvidenceRows, protocol: Protocol) -> Claims:
-    """Return the claims that a trace supports: pure scores over its arrays."""
-    path_predicted = np.column_stack([trace.predicted, trace.path_predicted[:, 1:]])
-    measured = {
-        "predicted": trace.predicted,
-        "margin": trace.margin,
-        "path_margin": trace.path_margin,
-        "path_predicted": path_predicted,
-        "thresholds": trace.threshold,
-        "fade_margin": trace.fade_margin,
-        "one_step_drop": trace.margin[:, None] - trace.one_step_margin,
-    }
-    return Claims(
-        ids=rows.ids,
-        # A model's probabilities may add up to a little more than 1; what is claimed is a probability.
-        confidence=np.minimum(trace.confidence, 1.0),
-        path=trace.order,
-        one_step_confidence_drop=trace.confidence[:, None] - trace.one_step_confidence,
-        **measured,
-        **derived_claims(measured, protocol),
-    )
+    def _certify_afresh(self, given: Any, ids: Any) -> Certificates:
+        """Certify rows that are many, or in a form that is not ready, as an audit does: by decisions of their own."""
+        rows = bind_rows(self.model, given, self._space, ids)
+        form = self._form_of(rows)
+        if not self._forms:
+            self._make_ready(rows)
+            form = self._forms[0]
+        if form is not None:
+            assert self._parts is not None
+            return self._certify_bound(self._parts, rows, form.engine)
+        auditor = PartAuditor.of(rows, self._protocol, self._wanted.engine, self._byte_budget)
+        certs = self._certify_bound(auditor, rows)
+        if self._parts is not None and (auditor.model.link, auditor.native) == (
+            self._parts.model.link,
+            self._parts.native,
+        ):
+            self._add_form(rows)
+        return certs
+
+    def _certify_bound(
+        self, auditor: PartAuditor, rows: EvidenceRows, engine: ReadyEngine | None = None
+    ) -> Certificates:
+        return add_blocks(certify_rows(auditor, rows, False, engine), auditor, rows, self._wanted, False)
 
 
-def input_row_digests(rows: EvidenceRows | Rows) -> list[bytes]:
-    """Return one digest per row over its id and raw columns."""
-    source = rows.source if isinstance(rows, EvidenceRows) else rows
-    return row_digests({**source.columns(), "id\x00": Texts(map(str, source.ids))})
+def _count_rows(given: Any) -> int:
+    shape = getattr(given, "shape", None)
+    return int(shape[0]) if shape is not None else len(given) if hasattr(given, "__len__") else 0

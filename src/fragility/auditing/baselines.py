@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from fragility.arrays import DEFAULT_BYTE_BUDGET, Floats, Integers
-from fragility.auditing.auditor import Auditor, claims_from
+from fragility.auditing.certifying import PartAuditor, claims_from
 from fragility.certificates import BaselineComparison, Certificates
 from fragility.certificates.dependence import COMPARED_CLAIMS, comparison_table, rows_to_compare
 from fragility.engines.blackbox import ENGINE as BLACKBOX
@@ -139,7 +139,7 @@ def bound_under(rows: EvidenceRows, protocol: Protocol) -> EvidenceRows:
 
 def _claims_under(rows: EvidenceRows, protocol: Protocol, engine: str, byte_budget: int) -> tuple[str, OneBaseline]:
     """Return the engine that was used, and what it found."""
-    auditor = Auditor.of(rows, protocol, engine, byte_budget)
+    auditor = PartAuditor.of(rows, protocol, engine, byte_budget)
     claims = claims_from(auditor.trace(rows), rows, protocol)
     return auditor.engine, (claims.flip_budget, claims.exposure)
 

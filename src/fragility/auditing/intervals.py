@@ -11,10 +11,11 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fragility.arrays import DEFAULT_BYTE_BUDGET, Booleans, Integers
+from fragility.auditing.blocks import Wanted, name_engine, read_wanted
 from fragility.certificates import IntervalsDeclaration
 from fragility.certificates.intervals import CONTENT, IntervalsClaims, Texts, write_json
 from fragility.engines.blackbox import ENGINE as BLACKBOX
-from fragility.engines.choice import SELF_CHECK_ROWS, native_for, prepare_answers
+from fragility.engines.choice import SELF_CHECK_ROWS
 from fragility.errors import DataError
 from fragility.evidence import EvidenceRows
 from fragility.evidence.stability import STATES
@@ -25,8 +26,7 @@ from fragility.progress import Report
 from fragility.protocol import Protocol
 from fragility.wording import BRACKETED, EXACT
 
-# Intervals of an audit: True for all fields, some of them by name, or all of so many confident rows at most.
-WantedIntervals: TypeAlias = bool | int | str | Sequence[str] | None
+WantedIntervals: TypeAlias = Wanted  # names are those of fields
 
 
 def declare_intervals(
@@ -35,20 +35,13 @@ def declare_intervals(
     """Return what a block of these rows will be made with; None for no block."""
     if wanted is None or wanted is False:
         return None
-    names, most = None, None
-    if isinstance(wanted, (int, np.integer)):
-        most = None if wanted is True else int(wanted)
-    else:
-        names = [wanted] if isinstance(wanted, str) else list(wanted)
-    if most is not None and most < 1:
-        raise DataError(f"intervals must be at least 1 where it says how many confident rows to search, got {wanted}")
+    names, most = read_wanted(wanted, "intervals", "search")
     fields = choose_fields(protocol, names)
     if not fields:
         raise DataError("intervals must name at least one field, got none")
     few, _ = bind_estimator(rows.between(0, SELF_CHECK_ROWS), protocol)
-    native = native_for(few, engine)
     return IntervalsDeclaration(
-        engine=BLACKBOX if native is None or prepare_answers(few, engine) is few else native.name,
+        engine=name_engine(few, engine),
         most_confident=most,
         fields=[field.name for field in fields],
         single=find_single(rows, fields),

@@ -5,16 +5,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
 
 from fragility.arrays import DEFAULT_BYTE_BUDGET, Floats
+from fragility.auditing.blocks import Wanted, name_engine, read_wanted
 from fragility.certificates import ModesDeclaration
 from fragility.certificates.modes import ModesClaims
 from fragility.engines.blackbox import ENGINE as BLACKBOX
-from fragility.engines.choice import SELF_CHECK_ROWS, native_for, prepare_answers
+from fragility.engines.choice import prepare_answers
 from fragility.errors import DataError, ProtocolError
 from fragility.evidence import EvidenceRows
 from fragility.modes.losses import choose_modes, losses_of_rows, units_of
@@ -23,8 +23,7 @@ from fragility.protocol import Protocol
 
 MOST_CONFIDENT = 2000  # rows that the command line assesses where nobody asked for every row
 STALE = "stale"  # needs rows of another time, which an audit does not have
-# Modes of an audit: True for all that the protocol declares, some of them by name, or so many confident rows at most.
-WantedModes: TypeAlias = bool | int | str | Sequence[str] | None
+WantedModes: TypeAlias = Wanted  # names are those of modes that the protocol declares
 
 
 def units_by_mode(protocol: Protocol) -> dict[str, list[str]]:
@@ -36,22 +35,15 @@ def declare_modes(rows: EvidenceRows, protocol: Protocol, engine: str, wanted: W
     """Return what a block of these rows will be made with; None for no block."""
     if wanted is None or wanted is False:
         return None
-    names, most = None, None
-    if isinstance(wanted, (int, np.integer)):
-        most = None if wanted is True else int(wanted)
-    else:
-        names = [wanted] if isinstance(wanted, str) else list(wanted)
-    if most is not None and most < 1:
-        raise DataError(f"modes must be at least 1 where it says how many confident rows to assess, got {wanted}")
+    names, most = read_wanted(wanted, "modes", "assess")
     if names is not None and STALE in names:
         raise DataError("the mode 'stale' needs the rows of an earlier time, which certificates lack: use assess_modes")
     chosen = choose_modes(protocol, names, with_earlier=False)
     if not chosen:
         raise ProtocolError("the protocol declares no failure modes: fit one that does, or audit without modes")
     units = units_by_mode(protocol)
-    few, native = rows.between(0, SELF_CHECK_ROWS), native_for(rows, engine)
     return ModesDeclaration(
-        engine=BLACKBOX if native is None or prepare_answers(few, engine) is few else native.name,
+        engine=name_engine(rows, engine),
         most_confident=most,
         units={mode: units[mode] for mode in chosen},
     )

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from threadpoolctl import threadpool_limits
 
-from fragility.auditing.auditor import Auditor, TracedRows, input_row_digests
+from fragility.auditing.certifying import PartAuditor, TracedRows, input_row_digests
 from fragility.auditing.intervals import WantedIntervals
 from fragility.auditing.modes import WantedModes
 from fragility.canonical import combine_digests, digest_bytes
@@ -75,7 +75,7 @@ class Choice:
     with_intervals: int = 0  # the same
 
     @classmethod
-    def of(cls, auditor: Auditor) -> Choice:
+    def of(cls, auditor: PartAuditor) -> Choice:
         """Return the choice of an audit."""
         searched = auditor.lattice.most_exposed if auditor.lattice is not None else None
         assessed = auditor.modes.most_confident if auditor.modes is not None else None
@@ -231,7 +231,7 @@ class Failure:
 class PartMaker:
     """All that a worker needs, sent to it once: the auditor, and where the rows are."""
 
-    auditor: Auditor
+    auditor: PartAuditor
     source: RowSource | None = None
 
     def make(self, task: Task) -> MadePart | Failure:
@@ -307,7 +307,7 @@ def name_rows_in_errors(source: RowSource | None, part: RawPart, protocol: Proto
         raise type(error)(f"rows {part.start} to {part.start + len(part) - 1} of the input: ", error) from error
 
 
-def input_digests_of(auditor: Auditor, part: RawPart) -> bytes:
+def input_digests_of(auditor: PartAuditor, part: RawPart) -> bytes:
     """Return the digests of a part's ids and raw fields, 32 bytes per row, without auditing them."""
     model = auditor.model
     expected = model.columns or tuple(f.name for f in auditor.protocol.fields)
@@ -342,7 +342,7 @@ def receive_once(name: str, fetch: Callable[[], Any]) -> Any:
 class TableAuditor:
     """A function from a cluster's table of rows to the table of their certificates."""
 
-    auditor: Auditor
+    auditor: PartAuditor
     id_column: str
     target: str | None = None
 
@@ -372,7 +372,7 @@ class TableAuditor:
                     f"{name}=True"
                 )
         part = cut_ids(first, id_column, target)
-        auditor = Auditor.prepare(
+        auditor = PartAuditor.prepare(
             model,
             part.frame,
             protocol,

@@ -5,15 +5,15 @@ At the same time the next part is read, a part is traced on all cores, and the p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 
 from fragility.arrays import DEFAULT_BYTE_BUDGET
-from fragility.auditing.auditor import Auditor, CertifiedPart, TracedRows, input_row_digests
+from fragility.auditing.certifying import CertifiedPart, PartAuditor, TracedRows, input_row_digests
 from fragility.auditing.intervals import WantedIntervals, declare_intervals, intervals_block
 from fragility.auditing.lattice import declare_lattice, lattice_of_rows, search_most_exposed
 from fragility.auditing.modes import WantedModes, declare_modes, modes_of_rows
@@ -23,7 +23,9 @@ from fragility.certificates.blocks import choose_confident
 from fragility.certificates.lattice import most_exposed
 from fragility.certificates.manifest import AuditedRows
 from fragility.certificates.parts import PART_ROWS
+from fragility.engines.choice import ReadyEngine
 from fragility.engines.trace import HandedOver, Progress
+from fragility.evidence import EvidenceRows
 from fragility.merkle import hashed_leaves
 from fragility.models import Model
 from fragility.progress import progress_bar
@@ -31,6 +33,7 @@ from fragility.protocol import Protocol, bind
 
 LEAST_PART_ROWS = 8192  # of audits in memory
 PARTS_AT_LEAST = 8  # of large audits in memory
+FEW_ROWS = 512  # are audited in the calling thread: more threads would cost more than they save
 
 Part = TypeVar("Part")
 Traced = TypeVar("Traced")
@@ -140,43 +143,100 @@ def audit(
     (300, ('duration', 'age'))
     """
     rows = bind(Model.wrap(model), X, protocol, ids)
-    auditor, n = Auditor.of(rows, protocol, engine, byte_budget), len(rows)
-    size = min(PART_ROWS, max(LEAST_PART_ROWS, -(-n // PARTS_AT_LEAST)))  # small parts leave little to hash at the end
-    starts = range(0, n, size)
-    beside = ThreadPoolExecutor(1)  # hashes the input, which needs no model and need not wait for a trace
-    try:
-        with progress_bar("auditing", progress) as report:
+    auditor = PartAuditor.of(rows, protocol, engine, byte_budget)
+    wanted = Blocks(engine, lattice, rates, modes, intervals)
+    return add_blocks(certify_rows(auditor, rows, progress), auditor, rows, wanted, progress)
+
+
+# --- the pipeline in memory ---------------------------------------------------------------------------------
+
+
+def certify_rows(
+    auditor: PartAuditor,
+    rows: EvidenceRows,
+    progress: bool | Progress | None = None,
+    engine: ReadyEngine | None = None,
+) -> Certificates:
+    """Return the certificates of bound rows, without blocks; engine: made ready before, for rows of their form."""
+    engine, n = engine or auditor.make_ready(rows), len(rows)
+    with progress_bar("auditing", progress) as report:
+        size = min(
+            PART_ROWS, max(LEAST_PART_ROWS, -(-n // PARTS_AT_LEAST))
+        )  # small parts leave little to hash at the end
+        if n <= min(size, FEW_ROWS):
+            return finish_few(auditor, TracedRows(rows, auditor.trace(rows, report, engine)))
+        starts = range(0, n, size)
+        beside = ThreadPoolExecutor(1)  # hashes the input, which needs no model and need not wait for a trace
+        try:
             inputs = [beside.submit(input_row_digests, rows.between(start, start + size)) for start in starts]
             hashing = beside.submit(lambda: combine_digests(chain.from_iterable(part.result() for part in inputs)))
 
             def trace(start: int) -> TracedRows:
                 part = rows.between(start, start + size)
                 progress = None if report is None else (lambda done, _: report(start + done, n))
-                return TracedRows(part, auditor.trace(part, progress))
+                return TracedRows(part, auditor.trace(part, progress, engine))
 
             def certify(_: int, traced: TracedRows) -> tuple[CertifiedPart, bytes]:
                 part = auditor.certify(traced)
                 return part, hashed_leaves([part.digests])
 
             parts, leaves = zip(*run_pipeline(starts, trace, certify), strict=True)
-        input_digest = hashing.result()
-    finally:
-        beside.shutdown(cancel_futures=True)
+            input_digest = hashing.result()
+        finally:
+            beside.shutdown(cancel_futures=True)
+    return _join_parts(auditor, parts, b"".join(leaves), AuditedRows(input_digest, n))
+
+
+def finish_few(auditor: PartAuditor, traced: TracedRows) -> Certificates:
+    """Return the certificates of few traced rows, made in this thread."""
+    part, rows = auditor.certify(traced), traced.rows
+    audited = AuditedRows(combine_digests(input_row_digests(rows)), len(rows))
+    return _join_parts(auditor, [part], hashed_leaves([part.digests]), audited)
+
+
+def _join_parts(
+    auditor: PartAuditor, parts: Sequence[CertifiedPart], leaves: bytes, audited: AuditedRows
+) -> Certificates:
     handed_over = HandedOver.join(part.handed_over for part in parts)
-    handed_over.warn(auditor.engine, n)
+    handed_over.warn(auditor.engine, audited.rows)
+    root = combine_digests((part.digests for part in parts), leaves)
+    table = parts[0].table if len(parts) == 1 else pa.concat_tables([part.table for part in parts])
     evaluations = sum(part.evaluations for part in parts)
-    root = combine_digests((part.digests for part in parts), b"".join(leaves))
-    table = pa.concat_tables([part.table for part in parts])
-    manifest = auditor.manifest(AuditedRows(input_digest, n), root, evaluations, handed_over.rows)
-    certs = Certificates(table, protocol, manifest)
-    searched = declare_lattice(rows, protocol, engine, rates, lattice)
+    return Certificates(table, auditor.protocol, auditor.manifest(audited, root, evaluations, handed_over.rows))
+
+
+class Blocks(NamedTuple):
+    """Which blocks certificates are to have, as :func:`audit` is told."""
+
+    engine: str = "auto"
+    lattice: bool | None = None
+    rates: Any = None
+    modes: WantedModes = None
+    intervals: WantedIntervals = None
+
+    @property
+    def none(self) -> bool:
+        """Whether there are none."""
+        return self.lattice is False and self.rates is None and not any((self.modes, self.intervals))
+
+
+def add_blocks(
+    certs: Certificates,
+    auditor: PartAuditor,
+    rows: EvidenceRows,
+    wanted: Blocks,
+    progress: bool | Progress | None = None,
+) -> Certificates:
+    """Return certificates of bound rows with the blocks that are wanted."""
+    protocol, byte_budget, engine = auditor.protocol, auditor.byte_budget, wanted.engine
+    searched = declare_lattice(rows, protocol, engine, wanted.rates, wanted.lattice)
     if searched is not None and searched.most_exposed is None:
         certs = certs.with_lattice(lattice_of_rows(rows, protocol, searched, byte_budget, progress), searched)
     elif searched is not None and searched.most_exposed is not None:
         chosen = rows.take(most_exposed(certs.table, searched.most_exposed).tolist())
         found = search_most_exposed(chosen, protocol, searched, byte_budget)
         certs = certs if found is None else certs.with_lattice(found, searched)
-    assessed = declare_modes(rows, protocol, engine, modes)
+    assessed = declare_modes(rows, protocol, engine, wanted.modes)
     if assessed is not None:
         margin, own = certs.table.column("margin").to_numpy(), rows
         if assessed.most_confident is not None:
@@ -184,7 +244,7 @@ def audit(
             margin, own = margin[places], rows.take(places.tolist())
         with progress_bar("failure modes", progress) as tell:
             certs = certs.with_modes(modes_of_rows(own, protocol, assessed, margin, byte_budget, tell), assessed)
-    sought = declare_intervals(rows, protocol, engine, intervals)
+    sought = declare_intervals(rows, protocol, engine, wanted.intervals)
     if sought is not None:
         own = rows
         if sought.most_confident is not None:

@@ -193,7 +193,7 @@ def hash_rows(
     counted = all(type(own_id) is int for own_id in ids)  # their bytes have one length, and are hashed in blocks
     before = [("context", "u1", (len(context),)), ("kind", "u1"), ("id", "<i8")] if counted else []
     layout = np.dtype([*before, *((str(i), kind, values.shape[1:]) for i, (values, kind, _) in enumerate(columns))])
-    block = np.zeros(max(1, BLOCK_BYTES // layout.itemsize), dtype=layout)
+    block = np.zeros(max(1, min(len(ids), BLOCK_BYTES // layout.itemsize)), dtype=layout)
     if counted:
         block["context"], block["kind"] = np.frombuffer(context, dtype=np.uint8), ord("i")
     out: list[bytes] = []
@@ -296,7 +296,7 @@ def table_of(
     extent: Extent = "full",
 ) -> pa.Table:
     """Return the claims as the Arrow table that is written."""
-    labels, groups = pa.array(list(classes)), pa.array(list(protocol.group_names), type=pa.string())
+    labels, groups = pa.array(list(classes)), pa.array(protocol.group_names, type=pa.string())
     ids, known = id_array(claims.ids), ~np.isnan(claims.fade_margin)
     columns: dict[str, Any] = {
         "id": ids,

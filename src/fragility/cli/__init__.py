@@ -29,6 +29,7 @@ from fragility.cli import (
     evaluate,
     gate,
     harden,
+    pack,
     parity,
     policy,
     protocol,
@@ -36,8 +37,11 @@ from fragility.cli import (
     reliability,
     report,
     review,
+    serve,
     trust,
     verify,
+    watch,
+    without,
 )
 from fragility.cli.group import Commands
 from fragility.cli.options import expand_groups
@@ -61,16 +65,18 @@ DECLARE = "Declare, audit, verify"
 COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     "Start here": {"demo": demo.demo},
     DECLARE: {"audit": audit.audit, "verify": verify.verify, "parity": parity.parity},
+    "At decision time": {"serve": serve.serve, "without": without.without},
     "Read certificates": {
         "show": reading.show, "top": reading.top, "compare": reading.compare, "report": report.report,
         "review": review.review, "review export": review.export,
     },
     "Sign and prove": {
         "keygen": trust.keygen, "sign": trust.sign, "prove": trust.prove, "check-proof": trust.check_proof,
+        "pack": pack.pack, "pack check": pack.check,
     },
     "Judge and correct": {
         "stress": evaluate.stress, "evaluate": evaluate.evaluate, "policy": policy.policy,
-        "gate": gate.gate, "gate init": gate.init, "reliability": reliability.reliability,
+        "gate": gate.gate, "gate init": gate.init, "watch": watch.watch, "reliability": reliability.reliability,
         "harden": harden.harden, "calibrate": calibrate.calibrate,
     },
 }  # fmt: skip

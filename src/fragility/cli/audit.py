@@ -340,33 +340,31 @@ def _print_summary(certs: fg.StoredAudit, folder: Path, seconds: float, segments
     if certs.protocol.artificial:
         remedy = "; --baseline typical takes one that exists" if certs.protocol.baseline in ("mean", "zero") else ""
         console.print(escape(describe_artificial(certs.protocol.baseline, certs.protocol.artificial) + remedy))
-    for line in [*lattice_lines(certs, summary), *mode_lines(certs), *interval_lines(certs), *dependence_lines(certs)]:
+    for line in [*lattice_lines(certs, summary), *block_lines(certs), *dependence_lines(certs)]:
         console.print(escape(line))
     for shares in segments:
         console.print(tabulate_segments(shares))
     note(f"next: fragility top {folder}, or open {folder / 'report.html'}")
 
 
-def mode_lines(certs: fg.Certificates | fg.StoredAudit) -> list[str]:
-    """Which predictions have their failure modes assessed, in words."""
-    declared = certs.modes_declaration
-    if declared is None:
-        return []
-    which = f"all {len(certs):,} predictions"
-    if declared.is_partial:
-        which = f"{write_count(len(certs.modes_ids), 'confident prediction')}; --modes assesses every one"
-    return [f"failure modes {join_names(declared.modes)} of {which}"]
+def block_lines(certs: fg.Certificates | fg.StoredAudit) -> list[str]:
+    """Which predictions have their failure modes assessed, and which have stability intervals, in words."""
+    found = []
+    if (modes := certs.modes_declaration) is not None:
+        which = name_predictions(certs, certs.modes_ids if modes.is_partial else None, "--modes assesses every one")
+        found.append(f"failure modes {join_names(modes.modes)} of {which}")
+    if (own := certs.intervals_declaration) is not None:
+        some = certs.intervals_ids if own.is_partial else None
+        which = name_predictions(certs, some, "--intervals all finds every one")
+        found.append(f"stability intervals of {write_count(len(own.fields), 'field')} of {which}")
+    return found
 
 
-def interval_lines(certs: fg.Certificates | fg.StoredAudit) -> list[str]:
-    """Which predictions have stability intervals, in words."""
-    declared = certs.intervals_declaration
-    if declared is None:
-        return []
-    which = f"all {len(certs):,} predictions"
-    if declared.is_partial:
-        which = f"{write_count(len(certs.intervals_ids), 'confident prediction')}; --intervals all finds every one"
-    return [f"stability intervals of {write_count(len(declared.fields), 'field')} of {which}"]
+def name_predictions(certs: fg.Certificates | fg.StoredAudit, some: Sequence[Any] | None, advice: str) -> str:
+    """Return which predictions a block speaks of: some of the confident ones, or all."""
+    if some is None:
+        return f"all {len(certs):,} predictions"
+    return f"{write_count(len(some), 'confident prediction')}; {advice}"
 
 
 def dependence_lines(certs: fg.Certificates | fg.StoredAudit) -> list[str]:

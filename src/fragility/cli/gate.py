@@ -93,13 +93,21 @@ def gate(
 
 
 def init(
-    directory: Annotated[Path, argument("DIR", "A good audit: the folder that `fragility audit` wrote.")],
+    directories: Annotated[
+        list[Path],
+        argument(
+            "DIR...",
+            "A good audit: the folder that `fragility audit` wrote. Or audits of at least three good models that "
+            "differ only by being trained again.",
+        ),
+    ],
     out_file: Annotated[Path, option("--out FILE", "The rules to write (.toml).")],
     allowance: Annotated[
         float | None,
         option(
             "--allowance SHARE",
-            "Compare with an earlier audit, and allow this much more. (default: limits that this audit keeps to)",
+            "Compare with an earlier audit, and allow this much more, or what retrained models differ by. "
+            "(default: limits that this audit keeps to)",
             min=0.0,
             max=1.0,
         ),
@@ -108,14 +116,21 @@ def init(
 ) -> None:
     """Write the rules of a gate from a good audit, for later audits to be checked by.
 
+    One audit cannot tell how far retrained models differ. From several, limits and allowances cover that too.
+
     [bold]Examples[/bold]
 
       fragility gate init audit/ --out gate.toml
+
+      fragility gate init seed-1/ seed-2/ seed-3/ seed-4/ seed-5/ --allowance 0 --out gate.toml
 
       fragility gate init audit/ --allowance 0.02 --out gate.toml
     """
     checked_suffix(out_file, (".toml",))
     plan_files({"--out": out_file}, {})
-    derived = fg.Gate.derive(directory, allowance=allowance, min_confidence=min_confidence)
-    derived.save(out_file, f"Derived from the audit {directory.name}; edit as needed.\nSee docs/guide/in-ci.md.")
-    note(f"{len(derived.rules)} rules written to {out_file}; next: fragility gate {directory} --rules {out_file}")
+    given = directories[0] if len(directories) == 1 else directories
+    derived = fg.Gate.derive(given, allowance=allowance, min_confidence=min_confidence)
+    names = ", ".join(directory.name for directory in directories)
+    noun = "the audit" if len(directories) == 1 else f"{len(directories)} audits,"
+    derived.save(out_file, f"Derived from {noun} {names}; edit as needed.\nSee docs/guide/in-ci.md.")
+    note(f"{len(derived.rules)} rules written to {out_file}; next: fragility gate {directories[0]} --rules {out_file}")

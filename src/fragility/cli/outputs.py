@@ -79,6 +79,14 @@ def plan_files(
         _planned[path] = _look(path)
 
 
+def plan_pack(out: Path) -> None:
+    """Find out before the work, not after it, that a pack cannot be written to `out`, a folder or an archive."""
+    _planned[out] = _look(out)
+    from fragility.packing.archive import check_target
+
+    check_target(out)
+
+
 def save_result(result: Any, *paths: Path | None) -> None:
     """Save a result to each file that was named."""
     for path in paths:

@@ -30,7 +30,9 @@ def review(
     *,
     context: typer.Context,
     directory: opt.DirArgument,
-    model: Annotated[str | None, option("--model MODEL", f"The audited model, for what-if. {MODEL_HELP}")] = None,
+    model: Annotated[
+        str | None, option("--model MODEL", f"The audited model, for what-if and missing fields. {MODEL_HELP}")
+    ] = None,
     data: Annotated[Path | None, option("--data DATA", "The audited rows, to show and filter their fields.")] = None,
     target: opt.Target = None,
     id_column: opt.Id = None,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -43,6 +43,7 @@ class Display:
 
     ax_: Any = field(default=None, init=False, repr=False)
     figure_: Any = field(default=None, init=False, repr=False)
+    _share_y: ClassVar[bool] = True  # of several panels in a new figure
 
     def plot(self, ax: Axes | Sequence[Axes] | None = None) -> Self:
         """Draw it, in our style.
@@ -64,7 +65,7 @@ class Display:
         with matplotlib.rc_context(STYLE):
             if ax is None:
                 figure = plt.figure(figsize=(width, height), layout="constrained")
-                panels = list(figure.subplots(1, count, sharey=True, squeeze=False)[0])
+                panels = list(figure.subplots(1, count, sharey=self._share_y, squeeze=False)[0])
             elif isinstance(ax, (Sequence, np.ndarray)):
                 if len(ax) != count:
                     raise DataError(f"{count} axes were expected, one for each panel, got {len(ax)}")

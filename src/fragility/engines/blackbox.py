@@ -9,6 +9,7 @@ States are handed over in batches within a byte budget, and no result depends on
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -79,6 +80,7 @@ def row_keys(matrix: Floats) -> npt.NDArray[np.uint64]:
     return np.asarray(bits @ _multipliers(matrix.shape[1]))
 
 
+@cache
 def _multipliers(d: int) -> npt.NDArray[np.uint64]:
     return np.random.default_rng(0).integers(1, 2**63, size=d, dtype=np.uint64) | np.uint64(1)
 

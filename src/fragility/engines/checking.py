@@ -139,15 +139,19 @@ class _Comparison:
 
 
 def trace_checked(
-    native: Any, rows: EvidenceRows, protocol: Protocol, byte_budget: int, progress: Progress | None = None
+    engine: Any, rows: EvidenceRows, protocol: Protocol, byte_budget: int, progress: Progress | None = None
 ) -> Trace:
-    """Return a native engine's trace, with the black box's own in the rows for which the engine is in doubt."""
-    doubt = np.where(native.find_doubtful(rows), UNPROMISED, 0).astype(np.uint8)
+    """Return a native engine's trace, with the black box's own in the rows for which the engine is in doubt.
+
+    engine: a ``choice.ReadyEngine``.
+    """
+    native = engine.native
+    doubt = np.where(engine.find_doubtful(rows), UNPROMISED, 0).astype(np.uint8)
     promised = np.flatnonzero(doubt == 0)
     parts: list[tuple[Integers, Trace]] = []
     if len(promised):
         own = rows if len(promised) == len(rows) else rows.take(promised.tolist())
-        trace: Trace = native.module.trace(own, protocol, progress)
+        trace: Trace = engine.trace(own, progress)
         wrong = _find_contradicted_claims(trace, own, protocol, native)
         if not wrong.any() and len(promised) == len(rows):
             return trace
@@ -162,27 +166,76 @@ def trace_checked(
     return replace(merged, doubt=doubt, evaluations=evaluations)
 
 
+def trace_undecided(
+    engine: Any, rows: EvidenceRows, protocol: Protocol, decide: Callable[[Floats], Integers | None]
+) -> Trace | None:
+    """Return the checked trace of few rows whose classes are not decided, asking the model once about all states.
+
+    The engine names the classes first, and the model is asked about x and the other state in one call. None if the
+    engine is in doubt about a row, or the model names another class: such rows take the longer way of `trace_checked`,
+    which comes to the same result.
+
+    decide: the model's probabilities at x (n, C) -> its own classes (n,), None if it has no labels.
+    """
+    x = rows.dense()
+    if engine.doubts(x).any():
+        return None
+    trace: Trace = engine.trace(rows)
+    claimed = None
+    if engine.native.bounded:
+        p = q = rows.predict(x)
+    else:
+        cells, claimed = _draw_states(trace, x, rows, protocol, rows.ids)
+        p, q = np.split(rows.predict(np.concatenate([x, cells])), 2)
+    named = decide(p)
+    if named is not None and not np.array_equal(named, trace.predicted):
+        return None
+    contradicts = _find_contradicted_states(trace, rows, protocol, engine.native, p, q, claimed)
+    return None if contradicts.any() else trace
+
+
+def list_checked_states(engine: Any, rows: EvidenceRows, protocol: Protocol) -> Floats:
+    """Return the cells (k, d) of the states at which the model will be asked whether the engine is right about rows.
+
+    These are x, the state of a certificate's check and that of an engine's answers, so that one call answers them all.
+    """
+    x = rows.dense()
+    cells = [x, rows.stressed(x, _remove_halves(rows.ids, rows.n_groups))]
+    if not engine.native.bounded and not engine.doubts(x).any():
+        cells.append(_draw_states(engine.trace(rows), x, rows, protocol, rows.ids)[0])
+    return np.concatenate(cells)
+
+
 def _find_contradicted_claims(trace: Trace, rows: EvidenceRows, protocol: Protocol, native: Any) -> Booleans:
     """Return (n,) the rows whose margins the model's own answers deny, at x or at one other state."""
-    asked = StatesAsked.of(protocol, rows.n_groups)
-    # no further from the model's own margin than the protocol lets a verifier find it
-    tolerance = min(native.tolerance, max(protocol.resolution, native.rounding))
     wrong = np.zeros(len(rows), dtype=bool)
     step = rows_within(DEFAULT_BYTE_BUDGET, rows.width, copies=COPIES, most=BATCH_ROWS)
     for start in range(0, len(rows), step):
         part = slice(start, min(start + step, len(rows)))
         seen, x = trace.rows(part), rows.dense(part.start, part.stop)
-        p = rows.own_probabilities(start, x)
+        p = q = rows.own_probabilities(start, x)
         original_class(rows, p, protocol.resolution, part)  # refuses a model whose predict contradicts it
-        wrong[part] = _differ(asked.margins(p, seen.predicted, rows.offset), seen.margin, tolerance)
-        wrong[part] |= _differ(original_confidence(p, seen.predicted), seen.confidence, tolerance)
-        if native.bounded:
-            continue  # its rounding is known for every row: no other state says more
-        cells, claimed = _draw_states(seen, x, rows, protocol, rows.ids[part])
-        q = rows.predict(cells)
+        claimed = None
+        if not native.bounded:  # else its rounding is known for every row: no other state says more
+            cells, claimed = _draw_states(seen, x, rows, protocol, rows.ids[part])
+            q = rows.predict(cells)
+        wrong[part] = _find_contradicted_states(seen, rows, protocol, native, p, q, claimed)
+    return wrong
+
+
+def _find_contradicted_states(
+    seen: Trace, rows: EvidenceRows, protocol: Protocol, native: Any, p: Floats, q: Floats, claimed: Floats | None
+) -> Booleans:
+    """Return (m,) the rows that the model denies by its probabilities p (m, C) at x, or q at a state claimed (m,)."""
+    asked = StatesAsked.of(protocol, rows.n_groups)
+    # no further from the model's own margin than the protocol lets a verifier find it
+    tolerance = min(native.tolerance, max(protocol.resolution, native.rounding))
+    wrong = _differ(asked.margins(p, seen.predicted, rows.offset), seen.margin, tolerance)
+    wrong |= _differ(original_confidence(p, seen.predicted), seen.confidence, tolerance)
+    if claimed is not None:
         stands = support_margin(q, seen.predicted, rows.offset) >= -protocol.resolution + 2 * tolerance
         differs = _differ(asked.margins(q, seen.predicted, rows.offset), claimed, tolerance)
-        wrong[part] |= np.where(np.isnan(claimed), stands, differs)
+        wrong |= np.where(np.isnan(claimed), stands, differs)
     return wrong
 
 
@@ -241,13 +294,18 @@ def compare_answers(
     ready: EvidenceRows, rows: EvidenceRows, x: Floats, ids: Sequence[Hashable], p: Floats, tolerance: float
 ) -> Booleans:
     """Return the same for some rows x (m, d), whose probabilities by the model itself are p (m, C)."""
-    bits = np.unpackbits(np.frombuffer(id_keys(ids).tobytes(), dtype=np.uint8).reshape(len(ids), -1), axis=1)
-    halves = np.tile(bits, -(-rows.n_groups // bits.shape[1]))[:, : rows.n_groups].astype(bool)
-    states = RowStates.removals(np.stack([np.zeros_like(halves), halves], axis=1))
-    without = RowStates(np.arange(len(x)), halves)
+    without = _remove_halves(ids, rows.n_groups)
+    states = RowStates.removals(np.stack([np.zeros_like(without.moved), without.moved], axis=1))
     own = np.stack([p, rows.predict(rows.stressed(x, without))], axis=1)
     told = ready.answers(x, states).reshape(own.shape)
     return np.asarray(~(np.abs(pseudo_logits(own) - pseudo_logits(told)) <= tolerance).all(axis=(1, 2)))
+
+
+def _remove_halves(ids: Sequence[Hashable], n_groups: int) -> RowStates:
+    """Return one state per row, which has lost about half the groups; the row's id says which."""
+    bits = np.unpackbits(np.frombuffer(id_keys(ids).tobytes(), dtype=np.uint8).reshape(len(ids), -1), axis=1)
+    halves = np.tile(bits, -(-n_groups // bits.shape[1]))[:, :n_groups].astype(bool)
+    return RowStates(np.arange(len(ids)), halves)
 
 
 def mix_own_answers(
@@ -257,7 +315,9 @@ def mix_own_answers(
 
     Rows in doubt are known by their keys; the model is asked about another row of the same key as well.
     """
-    keys = np.unique(row_keys(rows.take(np.flatnonzero(doubted).tolist()).dense()))
+    keys = np.empty(0, dtype=np.uint64)
+    if doubted.any():
+        keys = np.unique(row_keys(rows.take(np.flatnonzero(doubted).tolist()).dense()))
 
     def in_doubt(x: Floats) -> Booleans:
         return np.isin(row_keys(x), keys) if len(keys) else np.zeros(len(x), dtype=bool)

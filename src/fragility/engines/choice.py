@@ -7,6 +7,8 @@ import typing
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,7 +16,7 @@ from fragility.arrays import MEBIBYTE, Booleans, Floats, Integers, rows_within
 from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.blackbox import trace_blackbox
 from fragility.engines.checking import compare_answers, compare_traces, find_contradicted, mix_own_answers
-from fragility.engines.trace import Progress, Trace
+from fragility.engines.trace import Progress, Trace, Tracer
 from fragility.engines.trees.readers import READERS
 from fragility.engines.wrapped.combining import WRAPPERS
 from fragility.errors import Advice, EngineError
@@ -39,6 +41,9 @@ class EngineModule(typing.Protocol):
 
     def trace(self, rows: EvidenceRows, protocol: Protocol, progress: Progress | None = None) -> Trace:
         """Return the trace of every row."""
+
+    def tracer(self, rows: EvidenceRows, protocol: Protocol) -> Tracer:
+        """Return the function that traces these rows and others of their form, prepared once."""
 
     def predictor(self, rows: EvidenceRows) -> Callable[[Floats], Floats] | None:
         """Return a function that predicts stressed rows (m, d), or None if the model itself is as fast."""
@@ -84,9 +89,7 @@ class NativeEngine:
 
     def find_doubtful(self, rows: EvidenceRows) -> Booleans:
         """Return (n,) the rows that this engine may read otherwise than the model, as far as it knows itself."""
-        doubts = self.module.doubts(rows)
-        step = rows_within(MEBIBYTE, rows.width, least=64)  # so that what is made of the cells stays in cache
-        return np.concatenate([doubts(rows.dense(start, start + step)) for start in range(0, len(rows), step)])
+        return _ask_doubts(self.module.doubts(rows), rows)
 
     def accept(self, difference: str | None, required: bool) -> bool:
         """Return whether this engine may be used, though it differs from the model in this way (None: it does not)."""
@@ -97,6 +100,58 @@ class NativeEngine:
             raise EngineError(f"{message}; use ", Advice.argument("engine", "auto"))
         warnings.warn(f"{message}; the black-box engine is used instead", stacklevel=5)
         return False
+
+
+def _ask_doubts(doubts: Callable[[Floats], Booleans], rows: EvidenceRows) -> Booleans:
+    step = rows_within(MEBIBYTE, rows.width, least=64)  # so that what is made of the cells stays in cache
+    return np.concatenate([doubts(rows.dense(start, start + step)) for start in range(0, len(rows), step)])
+
+
+class ReadyEngine:
+    """A native engine that has read a model, ready for rows of one form: what it makes of the model is made once.
+
+    The form is all of rows but their cells: baseline, groups, how cells are handed over. An engine may be used in
+    several threads.
+    """
+
+    def __init__(self, native: NativeEngine, rows: EvidenceRows, protocol: Protocol) -> None:
+        self.native, self.first = native, rows
+        self.doubts = native.module.doubts(rows)
+        self.trace = native.module.tracer(rows, protocol)
+
+    def find_doubtful(self, rows: EvidenceRows) -> Booleans:
+        """Return (n,) the rows that this engine may read otherwise than the model, as far as it knows itself."""
+        return _ask_doubts(self.doubts, rows)
+
+    @cached_property
+    def answers(self) -> Answers:
+        """What it answers beside traces."""
+        return Answers.of(self.native, self.first)
+
+    def prepare_answers(self, rows: EvidenceRows) -> EvidenceRows:
+        """Return rows of the form with this engine's answers; those that the model contradicts have the model's."""
+        ready = self.answers.put_into(rows)
+        return rows if ready is None else _keep_contradicted(ready, rows, self.native, self.doubts)
+
+
+class Answers(NamedTuple):
+    """What a native engine answers about rows of one form; None where it does not."""
+
+    predict: Callable[[Floats], Floats] | None
+    states: Callable[[Floats, RowStates], Floats | None] | None
+    values: Callable[[Floats, Floats, Integers, Integers], Floats] | None
+
+    @classmethod
+    def of(cls, native: NativeEngine, rows: EvidenceRows) -> Answers:
+        module = native.module
+        return cls(module.predictor(rows), module.state_answers(rows), module.value_answers(rows))
+
+    def put_into(self, rows: EvidenceRows) -> EvidenceRows | None:
+        """Return the rows with these answers; None if the model itself answers as fast."""
+        if self.predict is None and self.states is None:
+            return None
+        predict = self.predict or rows.predict_matrix
+        return replace(rows, predict_matrix=predict, answer_states=self.states, answer_values=self.values)
 
 
 NATIVE = (
@@ -176,18 +231,24 @@ def prepare_answers(rows: EvidenceRows, engine: str = "auto") -> EvidenceRows:
     native = native_for(rows, engine)
     if native is None:
         return rows
-    module = native.module
-    predict, answer, of_values = module.predictor(rows), module.state_answers(rows), module.value_answers(rows)
-    if predict is None and answer is None:
+    ready = Answers.of(native, rows).put_into(rows)
+    if ready is None:
         return rows
-    ready = replace(rows, predict_matrix=predict or rows.predict_matrix, answer_states=answer, answer_values=of_values)
-    doubtful = native.find_doubtful(rows)
-    gap = _find_largest_gap(ready, rows, np.flatnonzero(~doubtful)[:SELF_CHECK_ROWS])
+    doubts = native.module.doubts(rows)
+    gap = _find_largest_gap(ready, rows, np.flatnonzero(~_ask_doubts(doubts, rows))[:SELF_CHECK_ROWS])
     differs = f"differs from {rows.model.kind}'s own probabilities by {gap:.3g}"
     if not native.accept(None if gap <= native.tolerance else differs, required=engine != "auto"):
         return rows
+    return _keep_contradicted(ready, rows, native, doubts)
+
+
+def _keep_contradicted(
+    ready: EvidenceRows, rows: EvidenceRows, native: NativeEngine, doubts: Callable[[Floats], Booleans]
+) -> EvidenceRows:
+    """Return rows with an engine's answers, and the model's own for those that it doubts or that deny the engine."""
+    doubtful = _ask_doubts(doubts, rows)
     doubtful |= find_contradicted(ready, rows, native.tolerance, doubtful)
-    return mix_own_answers(ready, rows, doubtful, native.module.doubts(rows))
+    return mix_own_answers(ready, rows, doubtful, doubts)
 
 
 def _find_largest_gap(ready: EvidenceRows, rows: EvidenceRows, places: Integers) -> float:

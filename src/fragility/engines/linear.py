@@ -24,7 +24,7 @@ import scipy.sparse as sp
 
 from fragility.arrays import MEBIBYTE, Booleans, Floats, Integers, rows_within
 from fragility.engines.linear_traces import Link, choose_filling
-from fragility.engines.trace import Progress, StatesAsked, Trace
+from fragility.engines.trace import Progress, StatesAsked, Trace, Tracer
 from fragility.errors import Advice, EngineError
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.libraries import family_of
@@ -219,22 +219,33 @@ class GroupScores:
 
 def trace(rows: EvidenceRows, protocol: Protocol, progress: Progress | None = None) -> Trace:
     """Return the trace of every row."""
+    return tracer(rows, protocol)(rows, progress)
+
+
+def tracer(rows: EvidenceRows, protocol: Protocol) -> Tracer:
+    """Return the function that traces these rows and others of their form, prepared once."""
     link, asked, scores = _require_link(rows), StatesAsked.of(protocol, rows.n_groups), GroupScores.of(rows)
     fill = choose_filling(scores.n_outputs, link, asked)
     shift = 0.0 if rows.offset is None else float(rows.offset[1] - rows.offset[0])
-    n = len(rows)
-    out = Trace.allocate(asked, n, rows.decided, ENGINE, "F")  # tables are stored state by state, as they are made
     widest = asked.n_groups  # cells per row in the widest array
     if scores.n_outputs > 1:
         widest = max(asked.n_groups, asked.depth + 1, len(asked.severities)) * scores.n_outputs
     size = rows_within(PIECE_BYTES, widest, least=LEAST_ROWS)
-    for start in range(0, n, size):
-        piece = slice(start, min(start + size, n))
-        total, removed = scores.sum_piece(rows, piece)
-        fill(out.rows(piece), total, removed, asked, shift)
-        if progress is not None:
-            progress(piece.stop, n)
-    return out
+
+    def trace_rows(others: EvidenceRows, progress: Progress | None = None) -> Trace:
+        n = len(others)
+        out = Trace.allocate(
+            asked, n, others.decided, ENGINE, "F"
+        )  # tables are stored state by state, as they are made
+        for start in range(0, n, size):
+            piece = slice(start, min(start + size, n))
+            total, removed = scores.sum_piece(others, piece)
+            fill(out.rows(piece), total, removed, asked, shift)
+            if progress is not None:
+                progress(piece.stop, n)
+        return out
+
+    return trace_rows
 
 
 def _require_link(rows: EvidenceRows) -> Link:

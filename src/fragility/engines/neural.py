@@ -26,7 +26,7 @@ from torch import nn
 
 from fragility.arrays import Booleans, Floats
 from fragility.engines.neural_states import Sizes, SplitNetwork, StatePlan, split_module, trace_states
-from fragility.engines.trace import Progress, StatesAsked, Trace
+from fragility.engines.trace import Progress, StatesAsked, Trace, Tracer
 from fragility.errors import Advice, EngineError
 from fragility.evidence import EvidenceRows
 from fragility.libraries import family_of
@@ -85,6 +85,11 @@ def trace(
             message = f"the neural engine failed: {error}; use "
             raise EngineError(message, Advice.argument("engine", "blackbox")) from error
     return Trace(**arrays, evaluations=evaluations, engine=ENGINE)
+
+
+def tracer(rows: EvidenceRows, protocol: Protocol) -> Tracer:
+    """Return the function that traces these rows and others of their form."""
+    return lambda others, progress=None: trace(others, protocol, progress)
 
 
 def predictor(rows: EvidenceRows) -> None:

@@ -12,6 +12,7 @@ the path is that long, or the baseline itself where it covers every group.
 
 from __future__ import annotations
 
+import typing
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -21,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fragility.arrays import Floats, Integers
+from fragility.evidence import EvidenceRows
 from fragility.protocol import Protocol
 from fragility.protocol_parts import operator_width
 from fragility.scores import Reading, reading_margin
@@ -157,6 +159,13 @@ class Trace:
     def arrays(cls) -> list[str]:
         """Return the names of the arrays, which all have one entry per row."""
         return [f.name for f in fields(cls) if f.name not in ("evaluations", "engine", "doubt")]
+
+
+class Tracer(typing.Protocol):
+    """An engine made ready for one model, protocol and form of rows; it may be called in several threads."""
+
+    def __call__(self, rows: EvidenceRows, progress: Progress | None = None, /) -> Trace:
+        """Return the trace of rows of that form."""
 
 
 class HandedOver(NamedTuple):

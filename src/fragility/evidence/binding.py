@@ -32,29 +32,53 @@ def bind_rows(model: Any, X: Any, space: EvidenceSpace, ids: Any = None) -> Evid
     if isinstance(X, EvidenceRows):
         _check_bound(wrapped, X, space, ids)
         return X
-    check_decision(wrapped, space)
+    rows, fitting = read_fitting_rows(wrapped, X, space, ids)
+    bound = bind_fitting_rows(wrapped, fitting, space)
+    check_steady(bound, space.resolution)
+    if space.decision is not None and bound.decided is None:
+        starts = range(0, len(bound), BATCH_ROWS)
+        p = np.concatenate([bound.predict(bound.dense(start, start + BATCH_ROWS)) for start in starts])
+        bound = replace(bound, decided=decide_by_threshold(p, bound, space), own=p)
+    # The digest is of the rows as they came: what they were turned into follows from the protocol.
+    return replace(bound, source=rows)
+
+
+def read_fitting_rows(model: Model, X: Any, space: EvidenceSpace, ids: Any = None) -> tuple[Rows, Rows]:
+    """Return the rows of ``X`` as they came, and with fields of the types of the training data."""
+    check_decision(model, space)
     fields = [f.name for f in space.fields]
-    expected = wrapped.columns or tuple(fields)
+    expected = model.columns or tuple(fields)
     if set(expected) != set(fields):
         raise ProtocolError(
             f"the protocol was made for the columns {fields[:8]}, the model expects {list(expected)[:8]}; fit a "
             "protocol for this model"
         )
-    rows = read_model_rows(wrapped, X, expected, ids)
-    reads_categories = wrapped.transformer is None and not hasattr(wrapped.head, "get_cat_feature_indices")
-    fitting = conform_rows(rows, space.fields, needs_categories=reads_categories, whole=space.space == "raw")
-    _check_gaps_harmless(wrapped, fitting, space.fields)
-    bound = bind_fitting_rows(wrapped, fitting, space)
-    check_steady(bound, space.resolution)
-    if space.decision is not None and bound.decided is None:
-        # The protocol's own threshold decides; a tie goes to its class.
-        positive = space.decision.index(wrapped.classes)
-        starts = range(0, len(bound), BATCH_ROWS)
-        p = np.concatenate([bound.predict(bound.dense(start, start + BATCH_ROWS)) for start in starts])
-        holds = support_margin(p, positive, bound.offset) >= -space.resolution
-        bound = replace(bound, decided=np.where(holds, positive, 1 - positive), own=p)
-    # The digest is of the rows as they came: what they were turned into follows from the protocol.
-    return replace(bound, source=rows)
+    rows = read_model_rows(model, X, expected, ids)
+    fitting = conform_rows(rows, space.fields, needs_categories=reads_categories(model), whole=space.space == "raw")
+    _check_gaps_harmless(model, fitting, space.fields)
+    return rows, fitting
+
+
+def reads_categories(model: Model) -> bool:
+    """Whether a model reads categorical columns itself, so that a plain column cannot stand in for one."""
+    return model.transformer is None and not hasattr(model.head, "get_cat_feature_indices")
+
+
+def reads_codes(model: Model, X: Any) -> bool:
+    """Whether a model that reads categorical columns itself goes by their codes, so that their order matters."""
+    if not isinstance(X, pd.DataFrame) or not reads_categories(model):
+        return False
+    categorical = [str(name) for name in X.columns if isinstance(X[name].dtype, pd.CategoricalDtype)]
+    turned = X.assign(**{name: X[name].cat.reorder_categories(X[name].cat.categories[::-1]) for name in categorical})
+    return not same_answers(model.probabilities, X, lambda: turned)
+
+
+def decide_by_threshold(p: Floats, rows: EvidenceRows, space: EvidenceSpace) -> Integers:
+    """Return (n,) the classes that the protocol's own threshold decides at p (n, 2); a tie goes to its class."""
+    assert space.decision is not None
+    positive = space.decision.index(rows.model.classes)
+    holds = support_margin(p, positive, rows.offset) >= -space.resolution
+    return np.where(holds, positive, 1 - positive)
 
 
 def _check_gaps_harmless(model: Model, rows: Rows, fields: Sequence[Field]) -> None:
@@ -64,10 +88,13 @@ def _check_gaps_harmless(model: Model, rows: Rows, fields: Sequence[Field]) -> N
     """
     if rows.frame is None:
         return
-    whole = [f.name for f in fields if f.type == "integer"]
-    gappy = [name for name in whole if rows.frame[name].dtype == np.float64 and rows.frame[name].isna().any()]
+    dtypes = dict(zip(rows.names, rows.frame.dtypes, strict=True))
+    decimal = [f.name for f in fields if f.type == "integer" and dtypes[f.name] == np.float64]
+    gappy = [name for name in decimal if rows.frame[name].isna().any()]
+    if not gappy:
+        return
     complete = np.flatnonzero(rows.frame[gappy].notna().all(axis=1))[:CONFIRM_ROWS]
-    if not gappy or len(complete) == 0:
+    if len(complete) == 0:
         return
     frame = rows.frame.iloc[complete]
     as_whole = frame.astype(dict.fromkeys(gappy, int))
@@ -112,29 +139,56 @@ def _own_answers(
     """
     if space.decision is not None and model.decision is None:
         return None, None
-    to_head = hand_over is not None and model.decider is not None
-
-    def give(places: slice | Integers) -> Any:
-        return hand_over(places) if hand_over is not None and to_head else rows_at(rows.native, places)
-
-    def label(places: slice | Integers) -> Integers | None:
-        return call_model(lambda: predict_labels(model, give(places), to_head=to_head), rows)
-
+    give, to_head = _giver(model, rows, hand_over)
     parts = [slice(start, min(start + BATCH_ROWS, len(rows))) for start in range(0, len(rows), BATCH_ROWS)]
     if not labels_follow(model):
-        found = [labels for part in parts if (labels := label(part)) is not None]
-        return np.concatenate(found) if len(found) == len(parts) else None, None
+        return ask_labels(model, rows, hand_over), None
     ask = model.head_probabilities if to_head else model.probabilities
     p = np.concatenate([call_model(lambda: ask(give(part)), rows) for part in parts])  # noqa: B023
-    # Where two classes are close, predict decides. It is also asked about the first rows: most contradictions are
-    # seen there.
+    # Most contradictions between predict and the probabilities are seen in the first rows.
+    return decide_by_model(model, rows, hand_over, p, asked=CONFIRM_ROWS), p
+
+
+def _giver(
+    model: Model, rows: Rows, hand_over: Callable[[Any], Any] | None
+) -> tuple[Callable[[slice | Integers], Any], bool]:
+    """Return the function places -> some rows as whoever gives the labels takes them, and whether that is the head."""
+    if hand_over is not None and model.decider is not None:
+        return hand_over, True
+    return lambda places: rows_at(rows.native, places), False
+
+
+def ask_labels(
+    model: Model, rows: Rows, hand_over: Callable[[Any], Any] | None, places: Integers | None = None
+) -> Integers | None:
+    """Return the classes of the rows, or of some, by the model's own predict; None if it has no labels."""
+    give, to_head = _giver(model, rows, hand_over)
+    n = len(rows) if places is None else len(places)
+    found = []
+    for start in range(0, n, BATCH_ROWS):
+        part = slice(start, min(start + BATCH_ROWS, n))
+        some = part if places is None else places[part]
+        labels = call_model(lambda: predict_labels(model, give(some), to_head=to_head), rows)  # noqa: B023
+        if labels is None:
+            return None
+        found.append(labels)
+    return np.concatenate(found)
+
+
+def decide_by_model(
+    model: Model, rows: Rows, hand_over: Callable[[Any], Any] | None, p: Floats, *, asked: int = 0
+) -> Integers:
+    """Return (n,) the classes of a model whose labels follow its probabilities p (n, C); the first are asked for.
+
+    Where two classes are close, predict decides.
+    """
     decided = p.argmax(axis=1)
     close = support_margin(p, decided) < CLOSE
-    close[:CONFIRM_ROWS] = True
-    for places in np.array_split(np.flatnonzero(close), len(parts)):
-        if len(places) and (predicted := label(places)) is not None:
-            decided[places] = predicted
-    return np.asarray(decided, dtype=np.int64), p
+    close[:asked] = True
+    places = np.flatnonzero(close)
+    if len(places) and (predicted := ask_labels(model, rows, hand_over, places)) is not None:
+        decided[places] = predicted
+    return np.asarray(decided, dtype=np.int64)
 
 
 def bind_fitting_rows(model: Model, rows: Rows, space: EvidenceSpace) -> EvidenceRows:

@@ -99,7 +99,10 @@ def conform_rows(rows: Rows, fields: Sequence[Field], *, needs_categories: bool,
     if rows.frame is None:
         return rows
     changed: dict[str, Any] = {}
+    dtypes = dict(zip(rows.frame.columns, rows.frame.dtypes, strict=True))
     for field in fields:
+        if _has_type(dtypes[field.name], field):
+            continue
         column = rows.frame[field.name]
         fitting = _conform_column(column, field, needs_categories, whole)
         if fitting is not column:
@@ -115,6 +118,16 @@ def conform_rows(rows: Rows, fields: Sequence[Field], *, needs_categories: bool,
 
     columns = [polars.from_pandas(frame[name]).alias(name) for name in changed]
     return replace(rows, frame=frame, native=rows.native.with_columns(columns))
+
+
+def _has_type(dtype: Any, field: Field) -> bool:
+    """Whether every column of this dtype fits the field as it is, whatever its values."""
+    if field.categorical:
+        return False
+    if isinstance(dtype, np.dtype):
+        kinds = {"integer": "iu", "number": "f", "boolean": "b"}
+        return dtype.kind in kinds.get(field.type, "")
+    return field.type == "text" and isinstance(dtype, pd.StringDtype)
 
 
 def _conform_column(column: pd.Series, field: Field, needs_categories: bool, whole: bool) -> pd.Series:

@@ -80,9 +80,32 @@ def read_rows(X: Any, expected: Sequence[str] | None = None, n_expected: int | N
     if sp.issparse(X) or isinstance(X, (np.ndarray, list)):
         return _read_array(X, expected, n_expected, ids)
     all_names = column_names(X)
-    twice = next((name for name in all_names if all_names.count(name) > 1), None)
-    if twice is not None:
+    if len(set(all_names)) < len(all_names):
+        twice = next(name for name in all_names if all_names.count(name) > 1)
         raise DataError(f"column names must be distinct, {twice!r} appears {all_names.count(twice)} times")
+    if isinstance(X, pd.DataFrame):
+        given, size = all_names, len(X)
+    else:
+        frame = _read_table(X)
+        given, size = [str(name) for name in frame.columns], len(frame)
+    names = _matched_columns(given, expected, n_expected)
+    _check_not_empty(size, len(names))
+    native = X
+    if given != names:
+        places = [given.index(name) for name in names]
+        if isinstance(X, pd.DataFrame):
+            native = X.iloc[:, places]
+        else:
+            native = frame.select([frame.columns[place] for place in places]).to_native()
+    pandas_frame = _as_pandas(native, names)
+    _check_finite(pandas_frame)
+    index = X.index if isinstance(X, pd.DataFrame) else None
+    if not isinstance(native, pd.DataFrame) and not _is_polars(native):
+        native = pandas_frame  # Arrow tables are not model input; pandas is
+    return Rows(native, pandas_frame, tuple(names), row_ids(ids, index, len(pandas_frame)))
+
+
+def _read_table(X: Any) -> nw.DataFrame[Any]:
     try:
         frame = nw.from_native(X, eager_only=True)
         if not isinstance(frame, nw.DataFrame):
@@ -91,16 +114,7 @@ def read_rows(X: Any, expected: Sequence[str] | None = None, n_expected: int | N
         raise DataError(
             f"rows must be a pandas, polars or Arrow table or a 2-d array, got {type(X).__name__}"
         ) from error
-    given = [str(name) for name in frame.columns]
-    names = _matched_columns(given, expected, n_expected)
-    _check_not_empty(len(frame), len(names))
-    native = X if given == names else frame.select([frame.columns[given.index(name)] for name in names]).to_native()
-    pandas_frame = _as_pandas(native, names)
-    _check_finite(pandas_frame)
-    index = X.index if isinstance(X, pd.DataFrame) else None
-    if not isinstance(native, pd.DataFrame) and not _is_polars(native):
-        native = pandas_frame  # Arrow tables are not model input; pandas is
-    return Rows(native, pandas_frame, tuple(names), row_ids(ids, index, len(pandas_frame)))
+    return frame
 
 
 def column_names(X: Any) -> list[str]:
@@ -145,7 +159,7 @@ def _read_array(X: Any, expected: Sequence[str] | None, n_expected: int | None, 
     n_wanted = len(expected) if expected is not None else n_expected
     if n_wanted is not None and array.shape[1] != n_wanted:
         raise DataError(f"the model was fitted on {n_wanted} columns, the array has {array.shape[1]}")
-    names = tuple(expected) if expected is not None else tuple(f"x{i}" for i in range(array.shape[1]))
+    names = tuple(expected) if expected is not None else tuple(name_places(array.shape[1]))
     if sp.issparse(array):
         if not np.isfinite(array.data).all():
             raise DataError("the sparse matrix holds an infinite or missing value; remove or replace it")
@@ -154,6 +168,11 @@ def _read_array(X: Any, expected: Sequence[str] | None, n_expected: int | None, 
     frame = pd.DataFrame(array, columns=list(names)).infer_objects()
     _check_finite(frame)
     return Rows(array, frame, names, row_ids(ids, None, len(frame)))
+
+
+def name_places(width: int) -> list[str]:
+    """Return the names of the columns of an array: x0, x1, ..."""
+    return [f"x{i}" for i in range(width)]
 
 
 def _check_not_empty(n: int, d: int) -> None:
@@ -189,9 +208,8 @@ def name_columns(names: Sequence[str]) -> str:
 
 
 def _check_finite(frame: pd.DataFrame) -> None:
-    for name, column in frame.items():
-        if not pd.api.types.is_float_dtype(column.dtype):
-            continue
+    decimal = [place for place, dtype in enumerate(frame.dtypes) if pd.api.types.is_float_dtype(dtype)]
+    for name, column in ((frame.columns[place], frame.iloc[:, place]) for place in decimal):
         bad = np.isinf(column.to_numpy(dtype=np.float64, na_value=np.nan))
         if bad.any():
             first = frame.index[int(np.argmax(bad))]

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -26,7 +26,7 @@ from fragility.certificates import Audit, open_audit
 from fragility.certificates.comparison import differences_between, list_differences
 from fragility.errors import Advice, DataError
 from fragility.files import write_text
-from fragility.gate.estimates import compare_estimates
+from fragility.gate.estimates import RetrainedEstimates, compare_estimates
 from fragility.gate.measuring import AuditEvidence, cut_into_segments, prepare_estimator
 from fragility.gate.rules import MEASURES, PREDICTED, Rule, parse_rules, write_rules
 from fragility.gate.verdicts import GateResult, Outcome, Verdict
@@ -36,6 +36,7 @@ from fragility.stress.labels import BrittleLabels
 
 LARGEST_FILE = 1_000_000  # bytes of a rules file
 EXPOSED = 0.5
+AnyAudit: TypeAlias = Audit | str | os.PathLike[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +129,7 @@ class Gate:
     @classmethod
     def derive(
         cls,
-        audit: Audit | str | os.PathLike[str],
+        audit: AnyAudit | Sequence[AnyAudit],
         *,
         allowance: float | None = None,
         confidence: float = 0.95,
@@ -138,12 +139,13 @@ class Gate:
 
         Parameters
         ----------
-        audit : Certificates, StoredAudit or path
-            The audit.
+        audit : Certificates, StoredAudit or path, or a sequence of them
+            The audit; or the audits of several good models that differ only by being trained again, at least three.
+            Limits and allowances then also cover how far such models differ.
         allowance : float, optional
-            Compare later audits with an earlier one and let them be this much worse. By default each rule has a fixed
-            limit: the upper bound of what this audit shows, rounded up to a whole percent, so that the audit itself
-            passes. A rule without a limit below 100% is left out.
+            Compare later audits with an earlier one and let them be this much worse; with several audits, at least
+            this much. By default each rule has a fixed limit: the upper bound of what this audit shows, rounded up to a
+            whole percent, so that the audit itself passes. A rule without a limit below 100% is left out.
         confidence : float, default=0.95
             The level of the gate.
         min_confidence : float, default=0.9
@@ -155,29 +157,32 @@ class Gate:
             Rules about predictions that flip early, overall and per predicted class, about exposure, and about what
             else the audit holds: failure modes, and decisions lost at declared rates.
         """
-        evidence = AuditEvidence(_open(audit))
-        declared: list[dict[str, Any]] = [
-            {"measure": "flips_early"},
-            {"measure": "flips_early", "by": PREDICTED},
-            {"measure": "exposure", "above": EXPOSED},
-        ]
-        modes, lattice = evidence.audit.modes_declaration, evidence.audit.lattice_declaration
-        declared += [{"measure": "exposure", "mode": mode, "above": EXPOSED} for mode in modes.units] if modes else []
-        if lattice is not None and lattice.has_failures:
-            declared.append({"measure": "lost"})
-        if allowance is not None:
-            return cls(tuple(Rule(**one, allowance=allowance) for one in declared), confidence, min_confidence)
+        listed = [audit] if isinstance(audit, Audit | str | os.PathLike) else audit
+        given = [AuditEvidence(_open(one)) for one in listed]
+        if len(given) == 2 or not given:
+            raise DataError(
+                f"rules are derived from one audit, or from those of at least three retrained models; got {len(given)}"
+            )
+        for other in given[1:]:
+            _check_comparable(other.audit, given[0].audit)
         planned = []
-        for one in declared:
+        for one in _list_derived(given[0].audit):
             rule = Rule(**one, at_most=1.0)
-            estimate = prepare_estimator(rule, evidence, min_confidence)
-            planned.append((one, estimate, cut_into_segments(rule.by, [evidence])[0]))
+            estimators = [prepare_estimator(rule, each, min_confidence) for each in given]
+            planned.append((one, estimators, cut_into_segments(rule.by, given)))
         # At the level of the gate itself, so that the audit passes what is derived from it.
-        level = 1.0 - (1.0 - confidence) / sum(len(segments.names) for *_, segments in planned)
+        level = 1.0 - (1.0 - confidence) / sum(len(segments[0].names) for *_, segments in planned)
         rules = []
-        for one, estimate, segments in planned:
-            highest = max(estimate(segments.rows(name), level).upper for name in segments.names)
-            limit = math.ceil(highest * 100.0) / 100.0
+        for one, estimators, segments in planned:
+            shown = [
+                RetrainedEstimates(tuple(e(own.rows(name), level) for e, own in zip(estimators, segments, strict=True)))
+                for name in segments[0].names
+            ]
+            if allowance is not None:
+                widest = max(each.bound_change(level) for each in shown)
+                rules.append(Rule(**one, allowance=max(allowance, min(_round_up(widest), 1.0))))
+                continue
+            limit = _round_up(max(each.bound_next(level) for each in shown))
             rules += [Rule(**one, at_most=limit)] if limit < 1.0 else []  # no audit could fail the others
         return cls(tuple(rules), confidence, min_confidence)
 
@@ -256,6 +261,24 @@ class Gate:
 
 def _open(audit: Audit | str | os.PathLike[str]) -> Audit:
     return audit if isinstance(audit, Audit) else open_audit(audit)
+
+
+def _list_derived(audit: Audit) -> list[dict[str, Any]]:
+    """Return what rules derived from an audit measure: whatever its certificates hold."""
+    derived: list[dict[str, Any]] = [
+        {"measure": "flips_early"},
+        {"measure": "flips_early", "by": PREDICTED},
+        {"measure": "exposure", "above": EXPOSED},
+    ]
+    modes, lattice = audit.modes_declaration, audit.lattice_declaration
+    derived += [{"measure": "exposure", "mode": mode, "above": EXPOSED} for mode in modes.units] if modes else []
+    if lattice is not None and lattice.has_failures:
+        derived.append({"measure": "lost"})
+    return derived
+
+
+def _round_up(share: float) -> float:
+    return math.ceil(share * 100.0) / 100.0
 
 
 def _name(audit: Audit) -> str:

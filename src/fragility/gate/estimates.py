@@ -15,6 +15,12 @@ The difference d of a new estimate and an old one has the bounds (Zou and Donner
 
 where r is the correlation of the two, from the influences of the rows that both audits cover; 0 if they share none. It
 follows from the rows whether a comparison is paired: rows that are matched by accident have unrelated influences.
+
+The rows of an audit say nothing about the next model that is trained. From the estimates v_1 ... v_m of m retrained
+models with the standard deviation s, prediction bounds of Student's t with m - 1 degrees of freedom:
+
+    the next model              mean + t s sqrt(1 + 1 / m)
+    one model after another     t s sqrt(2)
 """
 
 from __future__ import annotations
@@ -54,6 +60,29 @@ class DifferenceEstimate:
     shared: int  # rows that both have
 
 
+@dataclass(frozen=True, slots=True)
+class RetrainedEstimates:
+    """What the audits of several models show that differ only by being trained again; or one audit alone."""
+
+    estimates: tuple[Estimate, ...]
+
+    def bound_next(self, level: float) -> float:
+        """Return how large the bound of another such model may be; of one audit, its own upper bound."""
+        mean_upper = math.fsum(one.upper for one in self.estimates) / len(self.estimates)
+        return mean_upper + self._reach(level, 1.0 + 1.0 / len(self.estimates))
+
+    def bound_change(self, level: float) -> float:
+        """Return by how much one such model may exceed another; 0 of one audit, which cannot tell."""
+        return self._reach(level, 2.0)
+
+    def _reach(self, level: float, variances: float) -> float:
+        values = [one.value for one in self.estimates if not math.isnan(one.value)]
+        if len(values) < 2:
+            return 0.0
+        spread = float(np.std(values, ddof=1))
+        return float(stats.t.ppf(level, len(values) - 1)) * spread * math.sqrt(variances)
+
+
 def estimate_share(holds: Booleans, keys: Keys, level: float) -> Estimate:
     """Return the share of rows that have a property, (n,)."""
     n, k = len(holds), int(holds.sum())
@@ -69,10 +98,16 @@ def estimate_mean(values: Floats, keys: Keys, level: float) -> Estimate:
     if n < 2:
         value = float(values[0]) if n else math.nan
         return Estimate(value, n, 0.0, 1.0, np.zeros(n), keys)
-    mean, log = math.fsum(values) / n, math.log(2.0 / (1.0 - level))
-    variance = math.fsum((values - mean) ** 2) / (n - 1)
+    mean = math.fsum(values) / n
+    lower, upper = bound_mean(n, mean, math.fsum((values - mean) ** 2) / (n - 1), level)
+    return Estimate(mean, n, lower, upper, (values - mean) / n, keys)
+
+
+def bound_mean(n: int, mean: float, variance: float, level: float) -> tuple[float, float]:
+    """Return the one-sided bounds of the mean of n > 1 values within 0 and 1, from their sample variance."""
+    log = math.log(2.0 / (1.0 - level))
     room = math.sqrt(2.0 * variance * log / n) + 7.0 * log / (3.0 * (n - 1))
-    return Estimate(mean, n, max(mean - room, 0.0), min(mean + room, 1.0), (values - mean) / n, keys)
+    return max(mean - room, 0.0), min(mean + room, 1.0)
 
 
 def estimate_auroc(scores: Floats, positive: Booleans, keys: Keys, level: float) -> Estimate:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -32,12 +33,22 @@ class AuditEvidence:
     stress: LabelledRows | None = None
 
     def read(self, *columns: str) -> dict[str, Any]:
-        """Return the ids of the certificates and these columns as arrays; predicted classes as text."""
-        table = pa.concat_tables(self.audit.batches(["id", *columns]))
+        """Return columns of the certificates as arrays; predicted classes as text."""
+        table = pa.concat_tables(self.audit.batches(columns))
         found = {name: table.column(name).to_numpy() for name in columns if name != PREDICTED}
         if PREDICTED in columns:
             found[PREDICTED] = np.array([str(value) for value in table.column(PREDICTED).to_pylist()], dtype=object)
-        return {**found, "id": table.column("id").to_pylist()}
+        return found
+
+    @cached_property
+    def ids(self) -> list[Any]:
+        """The ids of the certificates."""
+        return [own_id for batch in self.audit.batches(["id"]) for own_id in batch.column("id").to_pylist()]
+
+    @cached_property
+    def keys(self) -> Keys:
+        """(n,) the ids as they are matched; every rule of a gate reads them."""
+        return id_keys(self.ids)
 
 
 def prepare_estimator(rule: Rule, evidence: AuditEvidence, min_confidence: float) -> Estimator:
@@ -50,16 +61,16 @@ def prepare_estimator(rule: Rule, evidence: AuditEvidence, min_confidence: float
                 f"a rule asks which predictions flip within {rule.groups} groups, but the audit removes only "
                 f"{evidence.audit.protocol.depth}; lower groups, or audit with a larger depth"
             )
-        return _share_of(holds, got["confidence"] >= min_confidence, got["id"])
+        return _share_of(holds, got["confidence"] >= min_confidence, evidence.keys)
     if rule.measure == "exposure":
         column = evidence.audit.column_ranked_by(rule.mode or "exposure")
         got = evidence.read("confidence", column)
         known = ~np.isnan(got[column])  # the rows that have a block of failure modes
-        return _share_of(got[column] > rule.above, (got["confidence"] >= min_confidence) & known, got["id"])
+        return _share_of(got[column] > rule.above, (got["confidence"] >= min_confidence) & known, evidence.keys)
     if rule.measure == "lost":
         column = evidence.audit.column_ranked_by("failure_probability")
         got = evidence.read(column)
-        return _mean_of(got[column], ~np.isnan(got[column]), got["id"])
+        return _mean_of(got[column], ~np.isnan(got[column]), evidence.keys)
     if rule.measure == "brittle":
         return _estimate_brittle(evidence)
     if evidence.labels is None:
@@ -67,19 +78,17 @@ def prepare_estimator(rule: Rule, evidence: AuditEvidence, min_confidence: float
             f"a rule about {rule.measure} needs the true classes; give them with ", Advice("labels", "--labels")
         )
     got = evidence.read("confidence", PREDICTED)
-    truth = _true_classes(evidence.labels, got["id"])
+    truth = _true_classes(evidence.labels, evidence.ids)
     if rule.measure == "accuracy":
-        return _share_of(truth == got[PREDICTED], np.ones(len(truth), dtype=bool), got["id"])
+        return _share_of(truth == got[PREDICTED], np.ones(len(truth), dtype=bool), evidence.keys)
     classes = [str(label) for label in evidence.audit.classes]
     if len(classes) != 2:
         raise DataError(f"a rule about auroc needs a model of two classes, this one has {len(classes)}; use accuracy")
     scores = np.where(got[PREDICTED] == classes[1], got["confidence"], 1.0 - got["confidence"])
-    return _auroc_of(scores, truth == classes[1], got["id"])
+    return _auroc_of(scores, truth == classes[1], evidence.keys)
 
 
-def _share_of(holds: Booleans, counted: Booleans, ids: Sequence[Any]) -> Estimator:
-    keys = id_keys(ids)
-
+def _share_of(holds: Booleans, counted: Booleans, keys: Keys) -> Estimator:
     def estimate(segment: Booleans, level: float) -> Estimate:
         own = segment & counted
         return estimate_share(holds[own], keys[own], level)
@@ -87,9 +96,7 @@ def _share_of(holds: Booleans, counted: Booleans, ids: Sequence[Any]) -> Estimat
     return estimate
 
 
-def _mean_of(values: Floats, counted: Booleans, ids: Sequence[Any]) -> Estimator:
-    keys = id_keys(ids)
-
+def _mean_of(values: Floats, counted: Booleans, keys: Keys) -> Estimator:
     def estimate(segment: Booleans, level: float) -> Estimate:
         own = segment & counted
         return estimate_mean(values[own], keys[own], level)
@@ -97,8 +104,7 @@ def _mean_of(values: Floats, counted: Booleans, ids: Sequence[Any]) -> Estimator
     return estimate
 
 
-def _auroc_of(scores: Floats, positive: Booleans, ids: Sequence[Any]) -> Estimator:
-    keys: Keys = id_keys(ids)
+def _auroc_of(scores: Floats, positive: Booleans, keys: Keys) -> Estimator:
     return lambda segment, level: estimate_auroc(scores[segment], positive[segment], keys[segment], level)
 
 
@@ -110,11 +116,11 @@ def _estimate_brittle(evidence: AuditEvidence) -> Estimator:
             Advice("stress", "--stress"),
         )
     labelled.check_made_under(evidence.audit.protocol)
-    ids = evidence.read()["id"]
+    ids = evidence.ids
     places, lacking = places_by_id(ids, labelled.ids)
     if lacking:
         raise DataError(*say_unlabelled(len(lacking), len(ids), lacking[0], IdSpan(ids), IdSpan(labelled.ids)))
-    return _share_of(labelled.brittle[places], labelled.high_confidence[places], ids)
+    return _share_of(labelled.brittle[places], labelled.high_confidence[places], evidence.keys)
 
 
 def _true_classes(labels: Mapping[Any, Any], ids: Sequence[Any]) -> Any:

@@ -34,7 +34,7 @@ RECORDS = ("MLmodel", "registered_model_meta", "conda.yaml", "python_env.yaml", 
 @contextmanager
 def fetch_model(address: str) -> Iterator[Path]:
     """Yield a temporary copy of the model folder that a ``runs:/`` or ``models:/`` address names."""
-    mlflow = _import_mlflow(f"the address {address!r:.200}")
+    mlflow = import_mlflow(f"the address {address!r:.200}")
     home = tempfile.mkdtemp(prefix="fragility-mlflow-")
     try:
         try:
@@ -46,7 +46,8 @@ def fetch_model(address: str) -> Iterator[Path]:
         shutil.rmtree(home, ignore_errors=True)
 
 
-def _import_mlflow(purpose: str) -> Any:
+def import_mlflow(purpose: str) -> Any:
+    """Return MLflow, with its telemetry off unless the user has set it; ModelError says how to install it."""
     lacking = say_lacking(purpose, "mlflow")
     if lacking is not None:
         raise ModelError(lacking)
@@ -82,22 +83,28 @@ def load_pyfunc(
     folder: Path, outputs: Signature | None, classes: Sequence[ClassLabel] | None
 ) -> tuple[PyfuncModel, tuple[ClassLabel, ...] | None]:
     """Load a folder's function, which runs its code; return it with its classes, None where nothing names them."""
-    if outputs is not None and len(outputs.columns) == 1:
-        raise ModelError(f"it declares one output of type {outputs.columns[0].type}: {LABELS}")
-    mlflow = _import_mlflow("a model that only MLflow can load")
+    labels = name_answers(outputs, classes)
+    mlflow = import_mlflow("a model that only MLflow can load")
     # Its function may open its files at any call, and a fetched folder is removed after loading.
     home = tempfile.mkdtemp(prefix="fragility-mlflow-")
     try:
         own = Path(shutil.copytree(folder, Path(home) / "model"))
         loaded = mlflow.pyfunc.load_model(str(own), suppress_warnings=True)
-        named = None if outputs is None else outputs.names
-        labels = tuple(map(to_python, classes)) if classes is not None else named
         model = PyfuncModel(loaded.predict, digest_files(own), labels)
     except BaseException:
         shutil.rmtree(home, ignore_errors=True)
         raise
     weakref.finalize(model, shutil.rmtree, home, ignore_errors=True)
     return model, labels
+
+
+def name_answers(outputs: Signature | None, classes: Sequence[ClassLabel] | None) -> tuple[ClassLabel, ...] | None:
+    """Return the classes of a function's columns, declared by the user or by its signature; None if nothing does."""
+    if outputs is not None and len(outputs.columns) == 1:
+        raise ModelError(f"it declares one output of type {outputs.columns[0].type}: {LABELS}")
+    if classes is not None:
+        return tuple(map(to_python, classes))
+    return None if outputs is None else outputs.names
 
 
 def digest_files(folder: Path) -> str:

@@ -187,7 +187,7 @@ class Model:
             return kind
         return f"{type_name(split_model(self.estimator).threshold)}({kind})"
 
-    @property
+    @cached_property
     def columns(self) -> tuple[str, ...] | None:
         """Names of the raw columns the model was fitted on, or None if it was fitted on a bare array."""
         declared = None if self.signature is None else self.signature.names
@@ -195,7 +195,7 @@ class Model:
             return _column_names(self.estimator)  # a function may do without columns that are not required
         return declared
 
-    @property
+    @cached_property
     def n_columns(self) -> int | None:
         """Number of raw columns the model was fitted on, where it knows."""
         own = _column_count(self.estimator)

@@ -10,7 +10,7 @@ protocol's reading:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -232,12 +232,19 @@ def count_values(protocol: Protocol, mode: str) -> int:
 class Plan:
     """The units of one mode and their values, for rows bound to a protocol."""
 
-    def __init__(self, mode: str, rows: EvidenceRows, protocol: Protocol, earlier: Floats | None = None) -> None:
+    def __init__(
+        self,
+        mode: str,
+        rows: EvidenceRows,
+        protocol: Protocol,
+        earlier: Floats | None = None,
+        catalogue: Floats | None = None,
+    ) -> None:
         self.mode, self.rows, self.protocol, self.earlier = mode, rows, protocol, earlier
         modes, self.total = protocol.modes, 1.0  # by which sums of weights are divided
         self.unit, self.units = rows.column_group, units_of(protocol, mode)
         if mode == "wrong":
-            self._list_catalogue()
+            self._list_catalogue(catalogue)
         elif mode == "noisy":
             moved = [c.kind == "numeric" and bool(c.spread) for c in protocol.columns]
             self.unit = np.where(moved, np.cumsum(moved) - 1, -1)
@@ -250,14 +257,16 @@ class Plan:
             self.events = np.array([[g in groups for g in protocol.group_names] for groups, _ in modes.outages])
             self.counts = np.array([count for _, count in modes.outages], dtype=np.float64)
 
-    def _list_catalogue(self) -> None:
+    def _list_catalogue(self, cells: Floats | None) -> None:
         """Encode the catalogue: row r of ``cells`` has the r-th value of every group that has so many."""
         catalogue, rows = self.protocol.modes.catalogue, self.rows
         names = list(self.protocol.group_names)
         number = {names.index(entry.group): u for u, entry in enumerate(catalogue)}
         self.unit = np.array([number.get(int(g), -1) for g in rows.column_group], dtype=np.int64)
         values, self.shares = tabulate_catalogue(catalogue)
-        if catalogue:
+        if cells is not None:
+            self.cells = cells
+        elif catalogue:
             encode, table = self._raw_rows()
             self.cells = encode(values_frame(values, table))
 
@@ -333,20 +342,29 @@ def losses_of_rows(
     earlier: Floats | None = None,
     byte_budget: int = DEFAULT_BYTE_BUDGET,
     report: Report | None = None,
+    *,
+    catalogue: Floats | None = None,
+    at_once: bool = False,
 ) -> ModeLosses:
     """Return the losses of bound rows, which answer as ``prepare_answers`` made them ready.
 
     earlier: (n, d) their cells at an earlier time. A row's losses depend on no other row.
+    catalogue: (R, d) the cells of the catalogue, if they are known for rows of this form.
+    at_once: ask about all values of a mode in one call, which is faster for a few rows. Answers may then differ by
+    rounding from those for many rows.
     """
     n = len(rows)
-    plans = [Plan(mode, rows, protocol, earlier) for mode in modes]
+    plans = [Plan(mode, rows, protocol, earlier, catalogue) for mode in modes]
     found = {plan.mode: (np.zeros((n, len(plan.units))), np.zeros((n, len(plan.units)))) for plan in plans}
     predicted, confidence, margin = np.empty(n, dtype=np.int64), np.empty(n), np.empty(n)
     step = rows_within(byte_budget, rows.width + 4 * rows.n_classes * max(len(plan.units) for plan in plans), copies=4)
     for start in range(0, n, step):
         part = slice(start, min(start + step, n))
         x = rows.dense(part.start, part.stop)
-        p = rows.answers(x, RowStates.unmoved(len(x), rows.n_groups), byte_budget)
+        if at_once:
+            p = rows.own_probabilities(part.start, x)
+        else:
+            p = rows.answers(x, RowStates.unmoved(len(x), rows.n_groups), byte_budget)
         original = predicted[part] = original_class(rows, p, protocol.resolution, part)
         confidence[part] = p[np.arange(len(x)), original]
         margin[part] = reading_margin(p, original, protocol.reading, rows.offset, protocol.smoothing)
@@ -355,7 +373,12 @@ def losses_of_rows(
             if plan.mode == "outage":
                 _add_events(plan, x, original, margin[part], (drop, flips), byte_budget)
                 continue
-            for cells, unit, asked, weight in plan.rounds(part, x):
+            if at_once:
+                _add_at_once(plan, part, x, original, margin[part], (drop, flips))
+                rounds: Iterable[Round] = ()
+            else:
+                rounds = plan.rounds(part, x)
+            for cells, unit, asked, weight in rounds:
                 p = rows.value_answers(x, cells, unit, asked, byte_budget)
                 lost, flipped = _observe(p, original, margin[part], rows, protocol)
                 drop[:, asked] += (weight[:, None] * lost).T
@@ -371,6 +394,21 @@ def losses_of_rows(
             plan.mode, plan.units, drop, np.minimum(flips, 1.0), independent_loss(margin, drop)
         )
     return ModeLosses(np.fromiter(rows.ids, dtype=object, count=n), predicted, confidence, margin, by_mode)
+
+
+def _add_at_once(
+    plan: Plan, part: slice, x: Floats, original: Integers, margin: Floats, into: tuple[Floats, Floats]
+) -> None:
+    """Add what all values of a mode cost rows x (m, d), which are those of ``part``, with one question to the model."""
+    rounds, rows = list(plan.rounds(part, x)), plan.rows
+    asked, weight = (np.concatenate([each[i] for each in rounds]) for i in (2, 3))
+    place = np.repeat(np.arange(len(rounds)), [len(each.asked) for each in rounds])
+    cells = np.stack([np.atleast_2d(each.cells) for each in rounds], axis=1)[:, place]  # (m, k, d), or (1, k, d)
+    copies = np.where(rounds[0].unit == asked[:, None], cells, x[:, None])
+    p = rows.predict_copies(x, copies).reshape(len(x), -1, rows.n_classes).swapaxes(0, 1)
+    lost, flipped = _observe(p, original, margin, rows, plan.protocol)
+    for total, own in zip(into, (lost, flipped), strict=True):
+        np.add.at(total.T, asked, weight[:, None] * own)
 
 
 def _observe(

@@ -215,7 +215,9 @@ class Search:
             if not axis.rising:  # nothing is known of values beyond the training range
                 within &= (places.place >= scale.low) & (places.place <= scale.high)
             who = np.flatnonzero(within)
-            if edges is not None:
+            if not len(who):
+                pass  # no row has a value to move
+            elif edges is not None:
                 exactly = self._search_pieces(axis, who, edges, into)
             elif self.engine == "linear" and self._is_convex(axis):
                 exactly = self._search_line(axis, who, into)

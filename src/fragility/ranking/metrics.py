@@ -184,11 +184,17 @@ def paired_bootstrap(
 
 
 def resampled_aurocs(
-    scores: Sequence[Floats], positive: npt.ArrayLike, *, resamples: int = 2_000, seed: int = 0
+    scores: Sequence[Floats],
+    positive: npt.ArrayLike,
+    *,
+    resamples: int = 2_000,
+    seed: int = 0,
+    units: Integers | None = None,
 ) -> Floats:
     """AUROC of every score on the same row resamples, (scores, resamples); NaN where a resample lacks a class.
 
     Rows are the units of one model. Each resample is a vector of row weights, so every score is sorted once.
+    units: (n,) from 0 on, where several entries belong to one row and are drawn together.
     """
     label = np.asarray(positive, dtype=bool)
     out = np.full((len(scores), resamples), np.nan)
@@ -200,10 +206,12 @@ def resampled_aurocs(
         ascending = negative[np.argsort(s[negative], kind="stable")]
         placed.append((ascending, *(np.searchsorted(s[ascending], s[positives], side=x) for x in ("left", "right"))))
     generator = np.random.default_rng(seed)
-    n, batch = len(label), max(1, 2**20 // len(label))  # 8 MB of weights stay in cache better than more
+    n = len(label) if units is None else int(units.max()) + 1
+    batch = max(1, 2**20 // len(label))  # 8 MB of weights stay in cache better than more
     for start in range(0, resamples, batch):
         stop = min(start + batch, resamples)
         weights = generator.multinomial(n, np.full(n, 1.0 / n), size=stop - start).astype(np.float64)
+        weights = weights if units is None else weights[:, units]
         own = weights[:, positives]
         for index, (ascending, below, up_to) in enumerate(placed):
             passed = np.zeros((len(weights), len(negative) + 1))

@@ -19,7 +19,7 @@ import pandas as pd
 import pyarrow as pa
 
 from fragility.arrays import Booleans, Floats
-from fragility.auditing.auditor import input_row_digests
+from fragility.auditing.certifying import input_row_digests
 from fragility.canonical import is_missing
 from fragility.certificates import Audit
 from fragility.errors import Advice, DataError

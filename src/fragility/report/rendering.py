@@ -9,13 +9,27 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-from fragility.report.blocks import Block, Cases, CaseView, Command, Facts, Figure, Lead, Notice, Numbers, Table, Text
+from fragility.report.blocks import (
+    Block,
+    Cases,
+    CaseView,
+    Command,
+    Facts,
+    Figure,
+    Lead,
+    Notice,
+    Numbers,
+    Section,
+    Table,
+    Text,
+)
 from fragility.report.sections import list_sections
 from fragility.report.sentences import write_byline, write_title
 from fragility.report.summary import ReportSummary
@@ -32,13 +46,19 @@ LINE_START = re.compile(r"^([-+#]|\d+(?=[.)]\s))")
 
 def render_html(summary: ReportSummary) -> str:
     """Return a whole document, to open in a browser."""
+    return render_document(write_title(summary), _render_body(summary))
+
+
+def render_document(title: str, body: str, generator: str = "fragility report") -> str:
+    """Return a whole document around a body that is HTML already."""
     page, script = _load_templates().get_template("report.html.jinja"), _read_template("report.js")
     document = page.render(
-        title=write_title(summary),
+        title=title,
+        generator=generator,
         style=Markup(_read_template("report.css")),
         script=Markup(script),
         script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        body=Markup(_render_body(summary)),
+        body=Markup(body),
     )
     return document + "\n"
 
@@ -50,8 +70,12 @@ def render_fragment(summary: ReportSummary) -> str:
 
 
 def _render_body(summary: ReportSummary) -> str:
-    body = _load_templates().get_template("body.html.jinja")
-    return body.render(title=write_title(summary), byline=write_byline(summary), sections=list_sections(summary))
+    return render_sections(write_title(summary), write_byline(summary), list_sections(summary))
+
+
+def render_sections(title: str, byline: str, sections: Sequence[Section]) -> str:
+    """Return sections as the body of a document; the first stands above the contents."""
+    return _load_templates().get_template("body.html.jinja").render(title=title, byline=byline, sections=sections)
 
 
 @cache

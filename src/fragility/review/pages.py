@@ -20,6 +20,7 @@ from fragility.certificates.modes import costs_of_row
 from fragility.drawing.curve import draw_curve_svg
 from fragility.protocol import Protocol
 from fragility.review.history import DECISIONS, WORDS, CaseState, Entry, find_undos
+from fragility.review.missing import MissingFields
 from fragility.review.queries import QueuedCase, QueuePage
 from fragility.review.rows import FieldLine
 from fragility.review.stability import MovableField
@@ -385,6 +386,7 @@ class CasePage:
     groups: tuple[str, ...]  # the path's first, then the others
     whatif: bool
     movable: tuple[MovableField, ...] | None  # None: not known, or to be searched for with the model
+    missing: tuple[str, ...]  # fields that hold no value
     history: tuple[HistoryLine, ...]
     seen: int  # newest entry that is shown
     hidden: bool
@@ -426,6 +428,20 @@ class FieldsPart:
     movable: tuple[MovableField, ...]
     whatif: bool = True
     template: str = "fields.html"
+
+
+@dataclass(frozen=True)
+class MissingPart:
+    """The part of a case's page that is asked for by itself: what its missing fields would have changed."""
+
+    frame: Frame
+    missing: MissingFields
+    template: str = "missing.html"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of unknown origin that the sentences hold."""
+        return (*self.missing.fields, self.missing.changes_to or "")
 
 
 # --- many cases, and the team -------------------------------------------------------------------------------

@@ -67,6 +67,10 @@ class GivenRows:
             found.append(FieldLine(name, value_text(row[name].iloc[0]), known, self.groups_of.get(name, ())))
         return found
 
+    def missing(self, place: int) -> tuple[str, ...]:
+        """Return the fields of one row that hold no value."""
+        return tuple(name for name in self.frame.columns if is_missing(self.frame[name].iloc[place]))
+
     def to_arrow(self) -> pa.Table:
         """Return the fields as a table that filters can ask: numbers as numbers, everything else as pages show it."""
         return pa.table({str(name): to_filterable(self.frame[name]) for name in self.frame.columns})

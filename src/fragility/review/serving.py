@@ -22,9 +22,11 @@ import uvicorn
 from fragility.errors import FragilityError
 from fragility.models import Model
 from fragility.policy import ReviewPolicy
-from fragility.review.app import Workbench, create_app
+from fragility.review.app import create_app
+from fragility.review.desk import Workbench
 from fragility.review.guards import LOOPBACK, Sessions, random_host
 from fragility.review.history import DEFAULT_REASONS
+from fragility.review.missing import ChangeSearch
 from fragility.review.queries import CaseIndex
 from fragility.review.rows import WhatIf, match_rows
 from fragility.review.stability import StabilitySearch
@@ -53,15 +55,16 @@ def open_workbench(
     """Open an audit for review, at a row of it if one is named; X, ids and model must be those of the audit."""
     cases = CaseIndex.open(folder, policy)
     try:
-        rows = whatif = stability = None
+        rows = whatif = stability = changes = None
         if X is not None:
             rows = match_rows(X, ids, cases.names(), cases.protocol, cases.manifest, model)
             cases.add_fields(rows.to_arrow())
             if model is not None:
                 whatif = WhatIf(model, cases.protocol, rows, cases.manifest)
-                stability = StabilitySearch(whatif)
+                stability, changes = StabilitySearch(whatif), ChangeSearch(whatif)
         first_page = "/" if row is None else f"/case/{cases.find_row(row).key}"
-        return Workbench(cases, Store.open(store or folder / STORE_FILE), rows, whatif, stability, reasons, first_page)
+        kept = Store.open(store or folder / STORE_FILE)
+        return Workbench(cases, kept, rows, whatif, stability, changes, reasons, first_page)
     except BaseException:
         cases.close()
         raise

@@ -8,12 +8,8 @@ of a row, they are found with the model, for one row at a time and no longer tha
 from __future__ import annotations
 
 import json
-import threading
 import time
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as StillSearching
 from dataclasses import dataclass
 from datetime import date
 
@@ -25,10 +21,10 @@ from fragility.evidence.stability import Flip, StabilityInterval, weigh_values
 from fragility.modes.intervals import intervals_of_rows
 from fragility.protocol import Protocol
 from fragility.review.rows import WhatIf
+from fragility.review.searching import RowSearch
 from fragility.wording import BRACKETED, EXACT, describe_turns
 
 LONGEST = 60.0  # seconds that a search may take
-KEPT = 64  # rows searched lately
 FIRST_DAY = date(1970, 1, 1).toordinal()  # days are counted from there
 
 
@@ -151,33 +147,15 @@ def _list_choices(one: StabilityInterval, protocol: Protocol) -> tuple[Choice, .
 # --- on demand ----------------------------------------------------------------------------------------------
 
 
-class StabilitySearch:
-    """Finds the stability intervals of rows, each in a thread of its own that nobody has to wait for."""
+class StabilitySearch(RowSearch[tuple[StabilityInterval, ...]]):
+    """Finds the stability intervals of rows."""
 
     def __init__(self, whatif: WhatIf, longest: float = LONGEST) -> None:
+        super().__init__()
         self._whatif, self._longest = whatif, longest
-        self._found: OrderedDict[int, Future[tuple[StabilityInterval, ...]]] = OrderedDict()
-        self._lock = threading.Lock()
 
-    def find(self, place: int, patience: float) -> tuple[StabilityInterval, ...] | None:
-        """Return the intervals of the row at ``place``; None if they are not found within so many seconds."""
-        with self._lock:
-            future = self._found.get(place)
-            if future is None or (future.done() and future.exception() is not None):  # tried again
-                future = self._found[place] = Future()
-                # A daemon: the first search of a machine compiles, and the end of the workbench does not wait for it.
-                threading.Thread(target=self._search, args=(place, future), daemon=True).start()
-            self._found.move_to_end(place)
-            while len(self._found) > KEPT:
-                self._found.popitem(last=False)
-        try:
-            return future.result(timeout=patience)
-        except StillSearching:
-            if future.done():
-                raise
-            return None
-
-    def _search(self, place: int, future: Future[tuple[StabilityInterval, ...]]) -> None:
+    def search(self, place: int) -> tuple[StabilityInterval, ...]:
+        """Return the intervals of the row at ``place``."""
         started = time.monotonic()
 
         def check(_done: int, _total: int) -> None:
@@ -187,10 +165,7 @@ class StabilitySearch:
                     "answers too slowly; audit with --intervals to have them in the certificates"
                 )
 
-        try:
-            with self._whatif.use(place) as rows:
-                started = time.monotonic()  # another search may have had the model before
-                found = intervals_of_rows(rows, self._whatif.protocol, report=check)
-            future.set_result(tuple(found.interval(0, name) for name in found.by_field))
-        except BaseException as error:  # whoever waits is told
-            future.set_exception(error)
+        with self._whatif.use(place) as rows:
+            started = time.monotonic()  # another search may have had the model before
+            found = intervals_of_rows(rows, self._whatif.protocol, report=check)
+        return tuple(found.interval(0, name) for name in found.by_field)

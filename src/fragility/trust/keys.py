@@ -119,6 +119,15 @@ def load_public_key(path: str | os.PathLike[str]) -> Any:
     return signer.SSlibKey.from_crypto(key)
 
 
+def public_pem(signer: Any) -> bytes:
+    """Return the public key of a signer as the content of a PEM file."""
+    _, _, serialization = _libraries()
+    info = PUBLIC_KEY_INFO + bytes.fromhex(signer.public_key.keyval["public"])
+    key = serialization.load_der_public_key(info)
+    made = key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    return bytes(made)
+
+
 def _read_key(path: str | os.PathLike[str]) -> bytes:
     try:
         return read_bounded(path, KEY_LIMIT)

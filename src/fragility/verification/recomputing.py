@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from fragility.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats
-from fragility.auditing.auditor import Auditor, claims_from
 from fragility.auditing.baselines import bound_under
+from fragility.auditing.certifying import PartAuditor, claims_from
 from fragility.auditing.lattice import add_chances, claims_of_sets, failures_of, lattice_of_rows
 from fragility.certificates import Claims, LatticeDeclaration
 from fragility.certificates.claims import PER_STEP, digest_text, row_digests
@@ -74,7 +74,7 @@ class ClaimRecheck(Recheck):
         doubtful = [i for i, (claimed, own) in enumerate(zip(stated, digests, strict=True)) if claimed != own]
         if doubtful and audit.engine != BLACKBOX:
             few = rows.take(doubtful)
-            claims = claims_from(Auditor.of(few, protocol, audit.engine).trace(few), few, protocol)
+            claims = claims_from(PartAuditor.of(few, protocol, audit.engine).trace(few), few, protocol)
             again = row_digests(claims, audit_context(audit), protocol.resolution)
             for i, digest in zip(doubtful, again, strict=True):
                 digests[i] = digest_text(digest)

@@ -31,7 +31,7 @@ import numpy as np
 import pyarrow as pa
 
 from fragility.arrays import Booleans, Integers
-from fragility.auditing.auditor import input_row_digests
+from fragility.auditing.certifying import input_row_digests
 from fragility.certificates import Audit
 from fragility.certificates.claims import digest_text
 from fragility.certificates.parts import PART_ROWS

@@ -31,7 +31,7 @@ from fragility_paper.bench.models import (
     xgboost,
 )
 from fragility_paper.data import Dataset, load
-from fragility_paper.library import Auditor, TracedRows, bind, input_row_digests
+from fragility_paper.library import PartAuditor, TracedRows, bind, input_row_digests
 
 FIXED_ROWS = 16  # so few that nothing but the fixed cost is left
 ROUNDS = 2
@@ -278,7 +278,7 @@ def parts_of(bench: Bench) -> dict[str, float]:
     """Return the parts of an audit in passes, each run alone: what bounds a goal that is missed."""
     protocol = bench.protocol
     rows = cache(lambda: bind(fg.Model.wrap(bench.model), bench.test, protocol))
-    auditor = cache(lambda: Auditor.of(rows(), protocol))
+    auditor = cache(lambda: PartAuditor.of(rows(), protocol))
     context = cache(lambda: auditor().context)
     trace = cache(lambda: auditor().trace(rows()))
     steps: dict[str, Callable[[], object]] = {

@@ -129,9 +129,10 @@ def walk_states(
     rounding, zero_missing = plan.rounding, plan.zero_missing
     n_states, n_outputs, _ = scores.shape
     by_state, lines = _choose_layout(forest.leaf_value.shape[1], n_states, n_outputs)
-    compared = np.empty((WALK_BLOCK, matrix.shape[1]), dtype=packed.compared.dtype)
-    sums = np.zeros((WALK_BLOCK * lines, LANES), dtype=forest.leaf_value.dtype)
-    rank = np.empty((WALK_BLOCK, len(levels.at_least)), dtype=np.int64)
+    block = min(WALK_BLOCK, span[1] - span[0])
+    compared = np.empty((block, matrix.shape[1]), dtype=packed.compared.dtype)
+    sums = np.zeros((block * lines, LANES), dtype=forest.leaf_value.dtype)
+    rank = np.empty((block, len(levels.at_least)), dtype=np.int64)
     waiting = (np.empty(MOST_STATES + 1, dtype=np.uint64), np.empty(MOST_STATES + 1, dtype=np.uint64))
     for start in range(span[0], span[1], WALK_BLOCK):
         size = min(WALK_BLOCK, span[1] - start)
@@ -139,7 +140,7 @@ def walk_states(
         for row in range(size):
             for column in range(x.shape[1]):
                 compared[row, column] = prepare_cell(x[row, column], rounding[column], zero_missing)
-        _begin_sums(forest.base, by_state, n_states, sums)
+        _begin_sums(forest.base, by_state, n_states, lines, sums)
         for row in range(size):  # the place of each group; those not in ``order`` share the place after it
             rank[row] = min(order.shape[1], rank.shape[1] - 1)
             for place in range(order.shape[1]):
@@ -262,13 +263,12 @@ def _find_place(state: int, output: int, by_state: bool, n_states: int, n_output
 
 
 @helper
-def _begin_sums(base: Any, by_state: bool, n_states: int, sums: Any) -> None:
-    """Fill the sums of all rows with the base (outputs,)."""
-    lines = len(sums) // WALK_BLOCK
+def _begin_sums(base: Any, by_state: bool, n_states: int, lines: int, sums: Any) -> None:
+    """Fill the sums of all rows with the base (outputs,); lines: of a row."""
     for state in range(n_states):
         for output in range(len(base)):
             line, lane = _find_place(state, output, by_state, n_states, len(base))
-            for row in range(WALK_BLOCK):
+            for row in range(len(sums) // lines):
                 sums[row * lines + line, lane] = base[output]
 
 
@@ -290,11 +290,12 @@ def walk_row_states(forest: Any, packed: Any, sides: Any, matrix: Any, states: A
     empty where all are removals).
     """
     tree_start, tree_output = forest.tree_start, forest.tree_output
-    first = np.empty(VISITS + 1, dtype=np.int64)
-    here = np.empty((VISITS, matrix.shape[1]), dtype=packed.compared.dtype)
-    there = np.empty((VISITS, matrix.shape[1]), dtype=packed.compared.dtype)
-    moved = np.empty((VISITS, states[1].shape[1]), dtype=np.uint64)
-    sums = np.empty((VISITS * len(scores) * LINES, LANES), dtype=forest.leaf_value.dtype)
+    most = min(VISITS, span[1] - span[0])
+    first = np.empty(most + 1, dtype=np.int64)
+    here = np.empty((most, matrix.shape[1]), dtype=packed.compared.dtype)
+    there = np.empty((most, matrix.shape[1]), dtype=packed.compared.dtype)
+    moved = np.empty((most, states[1].shape[1]), dtype=np.uint64)
+    sums = np.empty((most * len(scores) * LINES, LANES), dtype=forest.leaf_value.dtype)
     waiting = (np.empty(MOST_STATES + 1, dtype=np.uint64), np.empty(MOST_STATES + 1, dtype=np.uint64))
     start = span[0]
     while start < span[1]:
@@ -326,7 +327,7 @@ def _cut_visits(owner: Any, severity: Any, start: int, stop: int, first: Any) ->
         if new:
             count += 1
             first[count] = state
-            if count == VISITS:
+            if count == len(first) - 1:
                 return count
     first[count + 1] = stop
     return count + 1

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from fragility.arrays import MEBIBYTE, Booleans, Floats, Integers, rows_within
-from fragility.engines.trace import Progress, Trace
+from fragility.engines.trace import Progress, Trace, Tracer
 from fragility.engines.trees.forest import AVERAGE
 from fragility.engines.trees.readers import read_ensemble
 from fragility.engines.trees.recoding import FURTHEST, Ensemble, make_recoding
@@ -115,17 +115,30 @@ def try_unusual_cells(x: Floats, rows: EvidenceRows, accepted: set[str]) -> None
 
 def trace(rows: EvidenceRows, protocol: Protocol, progress: Progress | None = None) -> Trace:
     """Return the trace of every row."""
+    return tracer(rows, protocol)(rows, progress)
+
+
+def tracer(rows: EvidenceRows, protocol: Protocol) -> Tracer:
+    """Return the function that traces these rows and others of their form, prepared once."""
     from fragility.engines.trees.scoring import AuditScorer
 
-    return trace_in_chunks(AuditScorer.of_trees(ensemble_of(rows.model), rows, protocol), rows, protocol, progress)
+    scorer = AuditScorer.of_trees(ensemble_of(rows.model), rows, protocol)
+    return lambda others, progress=None: trace_in_chunks(scorer, others, protocol, progress)
 
 
 def trace_in_chunks(
     scorer: AuditScorer, rows: EvidenceRows, protocol: Protocol, progress: Progress | None, threads: int | None = None
 ) -> Trace:
-    """Return the trace of every row, by chunks of rows on all threads or fewer."""
+    """Return the trace of every row, by chunks of rows on all threads or fewer; few rows are traced in this one."""
     from fragility.engines.kernels import compiling
 
+    if 0 < len(rows) <= LEAST_ROWS:
+        x = rows.dense()
+        try_unusual_cells(x, rows, set())
+        part = scorer.trace_chunk(x, rows.decided)
+        if progress is not None:
+            progress(len(rows), len(rows))
+        return part
     parts, done = list[Trace](), 0
     for part in _trace_chunks(scorer, rows, protocol, threads or compiling.THREADS):
         parts.append(part)

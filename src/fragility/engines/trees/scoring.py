@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -34,6 +35,8 @@ logger = logging.getLogger(__name__)
 DECISION_BYTES = 64 * MEBIBYTE  # a block's decision bits stay below this, else trees are walked
 CACHE_LINE = 64  # bytes
 WALK_STATES = 64  # states in one walk: bits of a word
+LISTS_KEPT = 4  # of states whose levels are sorted once
+FEW_ROWS = 64  # up to so many rows walk through small trees as well: bit planes cost as much for one row as for 512
 MONOTONE_BELOW = 0.999  # severities; only within rounding of 1 can x + s (b - x) pass the baseline itself
 
 
@@ -136,10 +139,31 @@ Share: TypeAlias = Callable[[int, int, Callable[[tuple[int, int]], None]], None]
 
 
 def make_scorer(forest: Forest, plan: Plan, share: Share = run_in_this_thread) -> Score:
-    """Return the scoring function of a forest: bit planes for small and oblivious trees, walks for deep ones."""
+    """Return the scoring function of a forest: bit planes for small and oblivious trees, walks for deep ones.
+
+    Few rows walk through small trees too. Both add the leaves of a row in the order of the trees, so the sums have the
+    same bits.
+    """
     if not (score_states.signatures or walk_states.signatures):
         logger.info("loading the tree kernels; the first use on a machine compiles them, which takes some seconds")
-    return score_by_planes(forest, plan, share) if fits_planes(forest) else score_by_walks(forest, plan, share)
+    if not fits_planes(forest):
+        return score_by_walks(forest, plan, share)
+    # Each is built when it is first needed: an audit of many rows never walks, a single row needs no networks.
+    by_planes, by_walks = cache(lambda: score_by_planes(forest, plan, share)), cache(lambda: walk_few(forest, plan))
+    if forest.oblivious:
+        return by_planes()
+
+    def score(x: Floats, order: Integers, states: States) -> npt.NDArray[Any]:
+        # Planes cost as much per state as walks of about two rows; the states of a row share its walks.
+        few = len(x) <= min(FEW_ROWS, 2 * len(states.severity))
+        return (by_walks() if few else by_planes())(x, order, states)
+
+    return score
+
+
+def walk_few(forest: Forest, plan: Plan) -> Score:
+    """Return the walking scorer of few rows, in this thread."""
+    return score_by_walks(forest, plan, run_in_this_thread)
 
 
 def fits_planes(forest: Forest, decisions_per_test: int = 3) -> bool:
@@ -161,12 +185,21 @@ def score_by_planes(forest: Forest, plan: Plan, share: Share) -> Score:
 
 def score_by_walks(forest: Forest, plan: Plan, share: Share) -> Score:
     packed = pack_nodes(forest, plan)
+    sorted_before: dict[int, tuple[States, list[Levels]]] = {}  # by id: an audit asks about the same few lists
+
+    def levels_of(states: States) -> list[Levels]:
+        if id(states) not in sorted_before:
+            parts = (slice(start, start + WALK_STATES) for start in range(0, len(states.severity), WALK_STATES))
+            levels = [sort_levels(States(states.severity[some], states.moved[some])) for some in parts]
+            if len(sorted_before) >= LISTS_KEPT:
+                return levels
+            sorted_before[id(states)] = states, levels
+        return sorted_before[id(states)][1]
 
     def score(x: Floats, order: Integers, states: States) -> npt.NDArray[Any]:
         scores = np.empty((len(states.severity), len(forest.base), len(x)), dtype=forest.leaf_value.dtype)
-        for start in range(0, len(scores), WALK_STATES):
-            some = slice(start, start + WALK_STATES)
-            levels, part = sort_levels(States(states.severity[some], states.moved[some])), scores[some]
+        for i, levels in enumerate(levels_of(states)):
+            part = scores[WALK_STATES * i : WALK_STATES * (i + 1)]
             share(len(x), WALK_BLOCK, lambda span: walk_states(forest, plan, packed, x, order, levels, span, part))  # noqa: B023
         return scores
 
@@ -193,10 +226,11 @@ def compute_probabilities(forest: Forest, sums: npt.NDArray[Any]) -> Floats:
 def make_row_scorer(forest: Forest, rounding: Flags, sparse: bool = False) -> Callable[[Floats], npt.NDArray[Any]]:
     """Return the function rows (m, d) -> raw sums (outputs, m), without states; ``sparse``: as a sparse matrix."""
     score = make_scorer(forest, make_plain_plan(forest, rounding, sparse), run_on_all_threads)
+    originals = list_originals(1)
 
     def sum_leaves(matrix: Floats) -> npt.NDArray[Any]:
         rows = np.ascontiguousarray(matrix, dtype=np.float64)
-        return np.asarray(score(rows, np.zeros((len(rows), 1), dtype=np.int64), list_originals(1))[0])
+        return np.asarray(score(rows, np.zeros((len(rows), 1), dtype=np.int64), originals)[0])
 
     return sum_leaves
 
@@ -357,13 +391,9 @@ def make_state_scorer(
         whole=True,
         slots=forest.most_nodes,
     )
-    kernel: Any = score_row_states
-    trees: Any = None
-    if fits_planes(forest, decisions_per_test=1):
-        trees, block = build_gates(forest), BLOCK
-    else:
-        trees, block = pack_nodes(forest, plain._replace(test_base=sides.test_base)), WALK_BLOCK
-        kernel = walk_row_states
+    planes = fits_planes(forest, decisions_per_test=1)
+    gates: Callable[[], Any] = cache(lambda: build_gates(forest))
+    packed: Callable[[], Any] = cache(lambda: pack_nodes(forest, plain._replace(test_base=sides.test_base)))
 
     def score(x: Floats, states: RowStates) -> npt.NDArray[Any]:
         unit = np.ascontiguousarray(states.unit_of(sides.unit), dtype=np.int64)
@@ -372,7 +402,11 @@ def make_state_scorer(
         flags = np.ascontiguousarray(states.moved, dtype=bool).view(np.uint8)
         flat = (np.ascontiguousarray(states.owner, dtype=np.int64), flags, severity)
         scores = np.empty((len(forest.base), len(states)), dtype=forest.leaf_value.dtype)
-        run_on_all_threads(len(states), block, lambda span: kernel(forest, trees, moved, x, flat, span, scores))
+        kernel: Any = walk_row_states
+        trees, block = packed, WALK_BLOCK
+        if planes and (forest.oblivious or len(states) > FEW_ROWS):
+            kernel, trees, block = score_row_states, gates, BLOCK
+        run_on_all_threads(len(states), block, lambda span: kernel(forest, trees(), moved, x, flat, span, scores))
         return scores
 
     return score

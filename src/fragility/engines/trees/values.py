@@ -19,6 +19,7 @@ from fragility.engines.kernels.decisions import BLOCK, baseline_ways
 from fragility.engines.kernels.planes import score_states
 from fragility.engines.trees.recoding import Ensemble, Recoding
 from fragility.engines.trees.scoring import (
+    FEW_ROWS,
     Plan,
     States,
     build_gates,
@@ -38,7 +39,8 @@ ValueScorer = Callable[[Floats, Floats, Integers, Integers], npt.NDArray[Any]]
 def make_value_scorer(ensemble: Ensemble, recoding: Recoding, rows: EvidenceRows) -> ValueScorer:
     """Return the function (x (m, d), y (m, d) or (d,), unit of each column, asked units (k,)) -> sums (k, outputs, m).
 
-    Trees of few leaves are scored by bit planes; deep ones walk, with all units of one fixed value in one walk.
+    Trees of few leaves are scored by bit planes; deep ones walk, with all units of one fixed value in one walk. Few
+    rows are scored as rows that have changed.
     """
     if ensemble.terms is not None:
         look_up = make_value_lookup(ensemble.terms, recoding.rounding)
@@ -47,7 +49,7 @@ def make_value_scorer(ensemble: Ensemble, recoding: Recoding, rows: EvidenceRows
     sparse, planes = bool(sp.issparse(rows.matrix)), fits_planes(forest)
     plain = make_plain_plan(forest, recoding.rounding, sparse)
     networks = build_gates(forest) if planes else None
-    score_rows = None if planes else make_row_scorer(forest, recoding.rounding, sparse)
+    score_rows = make_row_scorer(forest, recoding.rounding, sparse)
     marked: dict[bytes, Any] = {}  # units that were asked before: (group of each column, trees that ask about each)
 
     def plan_for(y: Floats, unit: Integers) -> Plan:
@@ -66,6 +68,9 @@ def make_value_scorer(ensemble: Ensemble, recoding: Recoding, rows: EvidenceRows
     def score(x: Floats, y: Floats, unit: Integers, asked: Integers) -> npt.NDArray[Any]:
         cells, others = recoding.recode(x), recoding.recode(y)
         scores = np.empty((len(asked), len(forest.base), len(x)), dtype=forest.leaf_value.dtype)
+        if len(x) * len(asked) <= FEW_ROWS and len(asked):
+            changed = np.where(unit == asked[:, None, None], others, cells).reshape(-1, x.shape[1])
+            return np.moveaxis(score_rows(changed).reshape(len(forest.base), len(asked), len(x)), 0, 1)
         if planes or y.ndim == 1:
             plan = plan_for(others if y.ndim == 1 else others[0], unit)
             units = len(plan.tree_group)
@@ -81,7 +86,6 @@ def make_value_scorer(ensemble: Ensemble, recoding: Recoding, rows: EvidenceRows
                 lambda span: score_states(forest, networks, plan, cells, varying, order, states, span, scores),
             )
         else:
-            assert score_rows is not None
             for k, own in enumerate(asked):
                 scores[k] = score_rows(np.where(unit == own, others, cells))
         return scores

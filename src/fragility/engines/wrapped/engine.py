@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fragility.arrays import Booleans, Floats, Integers
-from fragility.engines.trace import Progress, Trace
+from fragility.engines.trace import Progress, Trace, Tracer
 from fragility.engines.trees.engine import trace_in_chunks, try_unusual_cells
 from fragility.engines.trees.forest import AVERAGE
 from fragility.engines.wrapped.combining import Combination, Member, Response
@@ -122,6 +122,11 @@ def doubts(rows: EvidenceRows) -> Callable[[Floats], Booleans]:
 
 def trace(rows: EvidenceRows, protocol: Protocol, progress: Progress | None = None) -> Trace:
     """Return the trace of every row."""
+    return tracer(rows, protocol)(rows, progress)
+
+
+def tracer(rows: EvidenceRows, protocol: Protocol) -> Tracer:
+    """Return the function that traces these rows and others of their form, prepared once."""
     from fragility.engines.trees.scoring import AuditScorer, States, SumLink
 
     answering = Answering(rows)
@@ -134,7 +139,8 @@ def trace(rows: EvidenceRows, protocol: Protocol, progress: Progress | None = No
 
     as_they_are = SumLink(AVERAGE, 1.0, 1.0, rows.n_classes)
     scorer = AuditScorer(score, as_they_are, rows, protocol, BLOCK_ROWS, ENGINE)
-    return trace_in_chunks(scorer, rows, protocol, progress, threads=None if answering.threads else 1)
+    threads = None if answering.threads else 1
+    return lambda others, progress=None: trace_in_chunks(scorer, others, protocol, progress, threads)
 
 
 # --- answers to labels, searches and scores -----------------------------------------------------------------

@@ -247,22 +247,30 @@ if (whatIf) {
   // How far each value may move is searched for when the case is opened; a reader who goes on at once asks nothing.
   const fields = byId("wi-fields");
   const searching = byId("wi-searching");
-  const lookUp = async () => {
-    try {
-      const reply = await fetch(fields.dataset.address);
-      if (reply.status === 202) return setTimeout(lookUp, 500); // it is still being searched for
-      if (!reply.ok) throw new Error((await reply.json()).error);
-      const part = document.createElement("div");
-      part.innerHTML = await reply.text(); // made by the same templates as this page
-      searching.replaceWith(part);
-      wire(part);
-      fields.dataset.ready = "1";
-    } catch (error) {
-      searching.textContent = `How far each value may move is not known: ${error.message}`;
-    }
-  };
-  if (searching) setTimeout(lookUp, 250);
+  if (searching) setTimeout(() => lookUp(fields, searching, "How far each value may move is not known", wire), 250);
   else wire(fields);
+}
+
+// --- parts of a case that are searched for ------------------------------------------------------------------
+
+async function lookUp(place, searching, sorry, use) {
+  try {
+    const reply = await fetch(place.dataset.address);
+    if (reply.status === 202) return setTimeout(() => lookUp(place, searching, sorry, use), 500); // not found yet
+    if (!reply.ok) throw new Error((await reply.json()).error);
+    const part = document.createElement("div");
+    part.innerHTML = await reply.text(); // made by the same templates as this page
+    searching.replaceWith(part);
+    use(part);
+    place.dataset.ready = "1";
+  } catch (error) {
+    searching.textContent = `${sorry}: ${error.message}`;
+  }
+}
+
+const missing = byId("missing");
+if (missing && missing.dataset.address) {
+  lookUp(missing, byId("missing-searching"), "Whether knowing them would change the decision is not known", () => {});
 }
 
 // --- someone else -------------------------------------------------------------------------------------------

@@ -1,0 +1,226 @@
+"""Decisions on rows that lack fields: rows are completed by stand-ins, bound and decided, and changes are measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from threading import Lock
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from fragility.arrays import Floats, Integers
+from fragility.auditing.auditor import Auditor
+from fragility.canonical import is_missing
+from fragility.deciding.changing import Change, ValueCells, find_changes
+from fragility.deciding.nearest import Neighbours
+from fragility.deciding.standins import fill_column, find_standins
+from fragility.errors import DataError, EvidenceError
+from fragility.evidence import EvidenceRows
+from fragility.evidence.agreement import original_class
+from fragility.evidence.declared import read_model_rows
+from fragility.evidence.records import are_records
+from fragility.evidence.rows import Rows, Scalar, list_names, native_like, row_ids
+from fragility.evidence.stability import weigh_values
+from fragility.protocol import Protocol
+
+Names = Collection[str]
+
+
+class Decided(NamedTuple):
+    """Decisions as they are made, before anything else is asked about them."""
+
+    bound: EvidenceRows  # the rows as decided
+    ready: EvidenceRows  # the same, with the answers of an engine
+    predicted: Integers  # (n,) class indices
+    confidence: Floats  # (n,)
+    missing: tuple[tuple[str, ...], ...]
+    stale: tuple[tuple[str, ...], ...]
+    changes: tuple[Change | None, ...]
+
+
+class Decider:
+    """Decides on raw rows, some of whose fields are missing or stale; what it needs is made once.
+
+    Cells of catalogue values are kept for rows of one form: ``EvidenceRows.encode`` is the same object for all of them.
+    """
+
+    def __init__(self, auditor: Auditor, draws: int, neighbours: Neighbours | None) -> None:
+        self.auditor, self.protocol = auditor, auditor.protocol
+        self.fields = tuple(field.name for field in self.protocol.fields)
+        self.draws, self.neighbours = draws, neighbours
+        self._lock = Lock()
+        self._standins: dict[str, Scalar] | None = None
+        self._cells: tuple[Any, ValueCells] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_lock": None, "_cells": None}  # cells belong to closures, which are made again
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state | {"_lock": Lock()})
+
+    def decide(
+        self, rows: Any, missing: Sequence[Names | None] | None, stale: Sequence[Names] | None, ids: Any
+    ) -> Decided:
+        """Return the decision on each row, and what its unknown fields would have changed.
+
+        missing: fields of each row, None for those that are null; None: for every row.
+        """
+        native, own_ids, gone = self.complete(rows, missing, ids)
+        old = self._read_stale(stale, own_ids, gone)
+        bound = self.auditor.bind(native, own_ids)
+        ready = self.auditor.prepare_answers(bound)
+        p = bound.own_probabilities(0, bound.dense())
+        predicted = original_class(bound, p, self.protocol.resolution)
+        unknown = [(*lost, *aged) for lost, aged in zip(gone, old, strict=True)]
+        changes: list[Change | None] = [None] * len(bound)
+        if any(unknown):
+            changes = find_changes(
+                ready, self.protocol, predicted, unknown, self.find_cells(bound), self.draws, self.neighbours
+            )
+        confidence = p[np.arange(len(p)), predicted]
+        return Decided(bound, ready, predicted, confidence, tuple(gone), tuple(old), tuple(changes))
+
+    def _read_stale(
+        self, stale: Sequence[Names] | None, ids: Sequence[Hashable], gone: Sequence[tuple[str, ...]]
+    ) -> list[tuple[str, ...]]:
+        given: list[Names] = [()] * len(ids) if stale is None else list(stale)
+        if len(given) != len(ids):
+            raise DataError(f"one collection of stale fields per row is needed: {len(ids)} rows, {len(given)} given")
+        old = [self._read_names("stale", each, own) for each, own in zip(given, ids, strict=True)]
+        for own, lost, aged in zip(ids, gone, old, strict=True):
+            if both := set(lost) & set(aged):
+                raise DataError(f"row {own!r} names {min(both)!r} as missing and as stale; name it once")
+        return old
+
+    def _read_names(self, what: str, given: Names, row: Hashable) -> tuple[str, ...]:
+        """Return the named fields in the order of the table; refuse one that is not known."""
+        wanted = {given} if isinstance(given, str) else set(given)
+        if unknown := sorted(str(name) for name in wanted if name not in self.fields):
+            raise DataError(
+                f"the {what} fields of row {row!r} name {list_names(unknown)}, which the model does not know; the "
+                f"fields are {', '.join(self.fields)}"
+            )
+        return tuple(name for name in self.fields if name in wanted)
+
+    # --- rows as they are decided -----------------------------------------------------------------------------
+
+    def complete(
+        self, rows: Any, missing: Sequence[Names | None] | None, ids: Any
+    ) -> tuple[Any, tuple[Hashable, ...], list[tuple[str, ...]]]:
+        """Return the rows with stand-ins for their missing fields, their ids, and the missing fields of each."""
+        if are_records(rows):
+            return self._complete_records([rows] if isinstance(rows, Mapping) else list(rows), missing, ids)
+        if isinstance(rows, pd.DataFrame):
+            absent = [name for name in self.fields if name not in rows.columns]
+            rows = rows.assign(**dict.fromkeys(absent)) if absent else rows
+        read = self.read(rows, ids)
+        table = read.frame
+        if table is None:
+            raise DataError("a check needs rows in a table or a dense array, got a sparse matrix")
+        nulls = {name: table[name].isna().to_numpy(dtype=bool) for name in self.fields}
+        found = self._find_missing(missing, read.ids, lambda i: (name for name in self.fields if nulls[name][i]))
+        wanted = [field for field in self.protocol.fields if any(field.name in each for each in found)]
+        if not wanted:
+            return read.native, read.ids, found
+        standins = self._standins or self.find_standins(lambda: native_like(self._fill_table(table), read))
+        changed = {}
+        for field in wanted:
+            gaps = [field.name in each for each in found]
+            changed[field.name] = fill_column(table[field.name], gaps, self._stand_in(field.name, standins), field)
+        return native_like(table.assign(**changed), read), read.ids, found
+
+    def _complete_records(
+        self, records: list[Mapping[str, Any]], missing: Sequence[Names | None] | None, ids: Any
+    ) -> tuple[Any, tuple[Hashable, ...], list[tuple[str, ...]]]:
+        """Complete rows that came as mappings, in which a missing field may be absent."""
+        own_ids = row_ids(ids, None, len(records))
+        found = self._find_missing(
+            missing, own_ids, lambda i: (name for name in self.fields if is_missing(records[i].get(name)))
+        )
+        if not any(found):
+            return records, own_ids, found
+        standins = self._standins or self.find_standins(lambda: self._fill_record(records[0]))
+        completed = [
+            {**row, **{name: self._stand_in(name, standins) for name in lost}} if lost else row
+            for row, lost in zip(records, found, strict=True)
+        ]
+        return completed, own_ids, found
+
+    def _fill_record(self, record: Mapping[str, Any]) -> list[dict[str, Any]]:
+        known = known_values(self.protocol)
+        gaps = [name for name in self.fields if is_missing(record.get(name))]
+        return [{**record, **{name: known.get(name) for name in gaps}}]
+
+    def _find_missing(
+        self,
+        missing: Sequence[Names | None] | None,
+        ids: Sequence[Hashable],
+        find_nulls: Callable[[int], Iterable[str]],
+    ) -> list[tuple[str, ...]]:
+        given: list[Names | None] = [None] * len(ids) if missing is None else list(missing)
+        if len(given) != len(ids):
+            raise DataError(f"one collection of missing fields per row is needed: {len(ids)} rows, {len(given)} given")
+        return [
+            tuple(find_nulls(i)) if each is None else self._read_names("missing", each, ids[i])
+            for i, each in enumerate(given)
+        ]
+
+    def read(self, rows: Any, ids: Any) -> Rows:
+        """Return rows in any container, with all columns of the model."""
+        model = self.auditor.model
+        return read_model_rows(model, rows, model.columns or self.fields, ids)
+
+    def _stand_in(self, name: str, standins: Mapping[str, Scalar]) -> Scalar:
+        if name not in standins:
+            raise EvidenceError(
+                f"the field {name!r} is missing, and no raw value stands for its baseline "
+                f"({self.protocol.baseline!r}); fit a protocol with the baseline 'typical'"
+            )
+        return standins[name]
+
+    def _fill_table(self, table: pd.DataFrame) -> pd.DataFrame:
+        """Return the first row of a table without gaps: any known value of a field will do."""
+        known, first = known_values(self.protocol), table.iloc[:1]
+        gaps = [field for field in self.protocol.fields if field.name in known and first[field.name].isna().any()]
+        return first.assign(**{f.name: fill_column(first[f.name], [True], known[f.name], f) for f in gaps})
+
+    def find_standins(self, probe: Callable[[], Any]) -> dict[str, Scalar]:
+        """Return the stand-in of each field that has one, found once; probe: makes a row in the form of the user's."""
+        with self._lock:
+            if self._standins is None:
+                protocol, model = self.protocol, self.auditor.model
+                if protocol.space == "raw" or model.transformer is None or protocol.baseline == "missing":
+                    declared = {column.name: column.baseline for column in protocol.columns}
+                    self._standins = {name: declared.get(name) for name in self.fields}
+                else:
+                    self._standins = find_standins(self.auditor.bind(probe(), [0]), protocol)
+            return self._standins
+
+    def find_cells(self, bound: EvidenceRows) -> ValueCells:
+        """Return the catalogue as cells of rows in this form."""
+        kept = self._cells
+        if kept is None or kept[0] is not bound.encode:
+            kept = self._cells = bound.encode, ValueCells.of(bound, self.protocol)
+        return kept[1]
+
+    def explain_unable(self, field: str, bound: EvidenceRows) -> str | None:
+        """Return why a decision without this field cannot be made and judged; None if it can."""
+        if field in self.find_cells(bound).unused:
+            return "the model does not read it"
+        if self.neighbours is None and not any(field in entry.fields for entry in self.protocol.modes.catalogue):
+            return "the protocol lists no values for it"
+        frame = bound.source.frame
+        assert frame is not None
+        if field not in self.find_standins(lambda: native_like(self._fill_table(frame), bound.source)):
+            return f"no raw value stands for its baseline ({self.protocol.baseline!r})"
+        return None
+
+
+def known_values(protocol: Protocol) -> dict[str, Scalar]:
+    """Return a value of each field of which the protocol knows one."""
+    known: dict[str, Scalar] = {each.field: each.low for each in protocol.modes.ranges}
+    for field in protocol.fields:
+        if listed := list(weigh_values(protocol.modes, field.name)):
+            known[field.name] = listed[0]
+    return known

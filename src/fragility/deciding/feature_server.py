@@ -1,0 +1,259 @@
+"""Rows from a feature server: which values arrived, which are missing, and which are older than they should be.
+
+Feast is read without importing it, in the shapes in which its online features reach a service: the JSON of its feature
+server, with a status and an event timestamp for each value, and ``OnlineResponse.to_dict()``, with values alone or with
+``NAME__ts`` beside them.
+
+    PRESENT           the value; stale if its event timestamp is older than the declared maximum age
+    OUTSIDE_MAX_AGE   the value, stale; missing if there is none
+    NULL_VALUE, NOT_FOUND, INVALID    missing
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from fragility.arrays import is_number
+from fragility.canonical import is_missing
+from fragility.errors import DataError
+from fragility.evidence.rows import list_names
+
+PRESENT, OUTSIDE_MAX_AGE = "PRESENT", "OUTSIDE_MAX_AGE"
+STATUSES = ("INVALID", PRESENT, "NULL_VALUE", "NOT_FOUND", OUTSIDE_MAX_AGE)  # in the order of Feast's numbers
+TIMESTAMP = "__ts"
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+Age: TypeAlias = float | dt.timedelta
+
+
+class ServedRows(NamedTuple):
+    """Rows as a feature server gave them, ready for ``guard.check_rows(*served)``.
+
+    Attributes
+    ----------
+    rows : list of dict
+        The values of each row by field; None where a field is missing.
+    missing : list of tuple of str
+        The missing fields of each row.
+    stale : list of tuple of str
+        The fields of each row whose values are too old.
+    """
+
+    rows: list[dict[str, Any]]
+    missing: list[tuple[str, ...]]
+    stale: list[tuple[str, ...]]
+
+
+class _Cell(NamedTuple):
+    value: Any
+    status: str
+    time: dt.datetime | None  # of the event; None: not known
+
+
+def read_feature_response(
+    response: Mapping[str, Any],
+    fields: Sequence[str],
+    *,
+    now: dt.datetime,
+    max_age: Age | Mapping[str, Age] | None = None,
+    names: Mapping[str, str] | None = None,
+    known: Sequence[Mapping[str, Any]] | None = None,
+) -> ServedRows:
+    """Read the response of a Feast feature server: values, and which of them are missing or stale.
+
+    Parameters
+    ----------
+    response : mapping
+        The JSON of ``/get-online-features``, or what ``OnlineResponse.to_dict()`` returned.
+    fields : sequence of str
+        The raw fields of the model. Other features, such as entity keys, are left out.
+    now : datetime
+        The time of the decision, with a time zone.
+    max_age : float, timedelta or mapping, optional
+        How old a value may be, in seconds or as a timedelta: for all fields, or by field. A value without an event
+        timestamp, for which Feast gives 1970-01-01, has no age. By default only the statuses are read.
+    names : mapping of str to str, optional
+        The field that each feature is, where their names differ, as with ``view__feature``.
+    known : sequence of mappings, optional
+        Values of each row that do not come from the server, such as those of the request.
+
+    Returns
+    -------
+    ServedRows
+        Rows, missing and stale fields; a field that neither the server nor ``known`` gives is missing.
+
+    Raises
+    ------
+    DataError
+        The response has another shape, or a status, a timestamp or an age cannot be read.
+
+    See Also
+    --------
+    Guard.check_rows : Takes what this returns.
+
+    Examples
+    --------
+    >>> import datetime as dt
+    >>> import fragility as fg
+    >>> response = {
+    ...     "metadata": {"feature_names": ["income", "age"]},
+    ...     "results": [
+    ...         {"values": [52000], "statuses": ["PRESENT"], "event_timestamps": ["2026-01-02T03:00:00Z"]},
+    ...         {"values": [None], "statuses": ["NOT_FOUND"], "event_timestamps": ["1970-01-01T00:00:00Z"]},
+    ...     ],
+    ... }
+    >>> now = dt.datetime(2026, 1, 2, 4, tzinfo=dt.timezone.utc)
+    >>> fg.read_feature_response(response, ["income", "age"], now=now, max_age=600)
+    ServedRows(rows=[{'income': 52000, 'age': None}], missing=[('age',)], stale=[('income',)])
+    """
+    if not isinstance(now, dt.datetime) or now.tzinfo is None:
+        raise DataError(f"now must be a datetime with a time zone, got {now!r}")
+    ages = _read_ages(max_age, fields)
+    columns = _read_columns(response)
+    renamed = {(names or {}).get(name, name): cells for name, cells in columns.items()}
+    n = len(next(iter(columns.values())))
+    if known is not None and len(known) != n:
+        raise DataError(f"known must have one mapping per row: the response has {n} rows, known {len(known)}")
+    served = ServedRows([], [], [])
+    for i in range(n):
+        row, missing, stale = dict[str, Any](), [], []
+        for field in fields:
+            if field not in renamed:
+                row[field] = None if known is None else known[i].get(field)
+            else:
+                value, status, time = renamed[field][i]
+                row[field] = value if status in (PRESENT, OUTSIDE_MAX_AGE) else None
+                old = time is not None and field in ages and now - time > ages[field]
+                if (status == OUTSIDE_MAX_AGE or old) and not is_missing(row[field]):
+                    stale.append(field)
+            if is_missing(row[field]):
+                missing.append(field)
+        served.rows.append(row)
+        served.missing.append(tuple(missing))
+        served.stale.append(tuple(stale))
+    return served
+
+
+def _read_ages(given: Age | Mapping[str, Age] | None, fields: Sequence[str]) -> dict[str, dt.timedelta]:
+    if given is None:
+        return {}
+    by_field = given if isinstance(given, Mapping) else dict.fromkeys(fields, given)
+    if unknown := [str(name) for name in by_field if name not in fields]:
+        raise DataError(f"max_age names {list_names(unknown)}, which is not among the fields {', '.join(fields)}")
+    ages = {}
+    for name, age in by_field.items():
+        span = dt.timedelta(seconds=float(age)) if not isinstance(age, dt.timedelta) and is_number(age) else age
+        if not isinstance(span, dt.timedelta) or span < dt.timedelta(0):
+            raise DataError(f"max_age of {name!r} must be seconds or a timedelta, not negative, got {age!r}")
+        ages[name] = span
+    return ages
+
+
+def _read_columns(response: Any) -> dict[str, list[_Cell]]:
+    """Return the cells of each feature, one per row."""
+    if not isinstance(response, Mapping) or not response:
+        raise DataError(
+            "a feature server's response must be an object with 'metadata' and 'results', or lists of values by "
+            f"feature, got {type(response).__name__}"
+        )
+    columns = _read_results(response) if "results" in response else _read_lists(response)
+    lengths = {len(cells) for cells in columns.values()}
+    if not columns or len(lengths) != 1 or 0 in lengths:
+        found = ", ".join(f"{name} {len(cells)}" for name, cells in list(columns.items())[:5]) or "no feature"
+        raise DataError(f"the response must have as many values, at least one, of every feature, got {found}")
+    return columns
+
+
+def _read_results(response: Mapping[str, Any]) -> dict[str, list[_Cell]]:
+    metadata = response.get("metadata")
+    names = _unwrap(_get(metadata, "feature_names", "featureNames"))
+    results = response["results"]
+    if not isinstance(names, list) or not isinstance(results, list) or len(names) != len(results):
+        raise DataError(
+            "the response must have one entry of 'results' for each of metadata.feature_names, got "
+            f"{len(names) if isinstance(names, list) else 'no'} names and "
+            f"{len(results) if isinstance(results, list) else 'no'} results"
+        )
+    columns = {}
+    for name, result in zip(map(str, names), results, strict=True):
+        values = _unwrap(_get(result, "values"))
+        statuses, times = _get(result, "statuses"), _get(result, "event_timestamps", "eventTimestamps")
+        if not isinstance(values, list) or not isinstance(statuses, list) or len(values) != len(statuses):
+            raise DataError(f"the feature {name!r} must have a status for each of its values")
+        if times is not None and (not isinstance(times, list) or len(times) != len(values)):
+            raise DataError(f"the feature {name!r} must have an event timestamp for each of its values, or none")
+        own_times = [None] * len(values) if times is None else times
+        columns[name] = [
+            _Cell(_read_value(value), _read_status(status, name), _read_time(time, name))
+            for value, status, time in zip(values, statuses, own_times, strict=True)
+        ]
+    return columns
+
+
+def _read_lists(response: Mapping[str, Any]) -> dict[str, list[_Cell]]:
+    """Return the cells of lists by feature, as ``OnlineResponse.to_dict`` gives them."""
+    columns = {}
+    for name, values in response.items():
+        if not isinstance(values, list):
+            raise DataError(f"the feature {name!r} must be a list with one value per row, got {type(values).__name__}")
+        if name.endswith(TIMESTAMP) and name.removesuffix(TIMESTAMP) in response:
+            continue
+        times = response.get(name + TIMESTAMP, [None] * len(values))
+        if len(times) != len(values):
+            raise DataError(f"the feature {name!r} must have an event timestamp for each of its values, or none")
+        columns[name] = [_Cell(v, PRESENT, _read_time(t, name)) for v, t in zip(values, times, strict=True)]
+    return columns
+
+
+def _get(document: Any, *names: str) -> Any:
+    return next((document[name] for name in names if name in document), None) if isinstance(document, Mapping) else None
+
+
+def _unwrap(value: Any) -> Any:
+    """Return the list inside protobuf's ``{"val": [...]}``."""
+    return value["val"] if isinstance(value, Mapping) and set(value) == {"val"} else value
+
+
+def _read_value(value: Any) -> Any:
+    """Return a plain value; one of protobuf's JSON names its type, and writes 64-bit whole numbers as text."""
+    if not isinstance(value, Mapping):
+        return value
+    if not value:
+        return None
+    kind, own = next(iter(value.items()))
+    kind = kind.replace("_", "").lower()
+    if len(value) != 1 or not kind.endswith("val"):
+        raise DataError(f"a value of a feature must be plain, or one such as {{'int64_val': 3}}, got {value!r:.80}")
+    if kind == "nullval":
+        return None
+    return int(own) if kind.startswith("int") and isinstance(own, str) else own
+
+
+def _read_status(status: Any, feature: str) -> str:
+    if isinstance(status, int) and not isinstance(status, bool) and 0 <= status < len(STATUSES):
+        return STATUSES[status]
+    if status not in STATUSES:
+        raise DataError(f"a status of the feature {feature!r} must be one of {', '.join(STATUSES)}, got {status!r}")
+    return str(status)
+
+
+def _read_time(time: Any, feature: str) -> dt.datetime | None:
+    """Return the time of an event: ISO text, seconds since 1970, or ``{"seconds": ...}``; None where there is none."""
+    if time is None:
+        return None
+    if isinstance(time, Mapping):
+        time = float(time.get("seconds", 0)) + float(time.get("nanos", 0)) / 1e9
+    try:
+        if isinstance(time, str):
+            found = dt.datetime.fromisoformat(time)
+        elif isinstance(time, dt.datetime):
+            found = time
+        else:
+            found = EPOCH + dt.timedelta(seconds=float(time))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise DataError(
+            f"an event timestamp of the feature {feature!r} must be ISO text or seconds since 1970, got {time!r}"
+        ) from error
+    aware = found if found.tzinfo is not None else found.replace(tzinfo=dt.UTC)
+    return None if aware <= EPOCH else aware

@@ -1,0 +1,312 @@
+"""The guard: a model and a protocol made ready once, for decisions as they are made."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fragility.arrays import DEFAULT_BYTE_BUDGET, Floats
+from fragility.auditing.auditor import Auditor
+from fragility.certificates import Certificate, Certificates
+from fragility.deciding.changing import Change
+from fragility.deciding.decisions import Decider, Names
+from fragility.deciding.hanging import HangingFinder
+from fragility.deciding.nearest import make_neighbours
+from fragility.deciding.outcome import Check, Checks
+from fragility.deciding.values import DEFAULT_DRAWS, check_draws
+from fragility.errors import DataError, ProtocolError
+from fragility.evidence import EvidenceRows
+from fragility.models import ClassLabel, Model
+from fragility.modes.intervals import intervals_of_rows
+from fragility.modes.losses import losses_of_rows
+from fragility.policy import ReviewPolicy
+from fragility.protocol import Protocol
+from fragility.reliability.failure import DEFAULT_DRAWS as RELIABILITY_DRAWS
+from fragility.reliability.failure import declared_failures, failure_of_rows
+from fragility.reliability.outcomes import FailureProbability
+from fragility.reliability.rates import EventSets, ModeRates, has_modes, mode_rates
+from fragility.stress.stressors import Layout
+from fragility.wording import describe_events, describe_mode_rates, describe_rates
+
+FEW_ROWS = 8  # up to so many rows are asked about all values of a failure mode in one call
+
+
+class Guard:
+    """Checks decisions at the moment they are made, also where fields are missing or stale.
+
+    Made ready once for a model and a protocol; :meth:`check` takes one row and :meth:`check_rows` many. A row's check
+    depends on no other row.
+
+    A missing field takes the protocol's baseline in raw units, and the model decides on that row. Under the baseline
+    ``missing`` it stays a missing value, so that the model's own imputer, or the booster's own rule for missing values,
+    decides. A stale field keeps its value. ``p_change`` then is the probability that knowing these fields would change
+    the decision, over the values that the protocol's catalogue lists for them.
+
+    Parameters
+    ----------
+    model : estimator, pipeline, booster or Model
+        The fitted classifier; whatever :meth:`Model.wrap` takes.
+    protocol : Protocol
+        Its groups, baseline, decision and failure modes; its catalogue says what unknown fields may hold.
+    policy : ReviewPolicy, optional
+        Says which decisions go to review.
+    rates : float, mapping or Outages, optional
+        How often evidence fails, as in :func:`failure_probability`.
+    training : table, optional
+        Training rows, for ``conditional``.
+    conditional : bool, default=False
+        Take what unknown fields may hold from the 24 training rows that are nearest in the known fields, instead of
+        the catalogue.
+    draws : int, default=1024
+        The most states of several unknown fields that are tried: all of them where there are no more, else so many
+        quasi-random ones. A power of two of at least 16.
+    engine : str, default="auto"
+        Who answers for changed rows, as in :func:`audit`.
+
+    See Also
+    --------
+    evaluate_without : How far ``p_change`` can be relied on, measured on rows whose fields are known.
+    failure_probability : How likely decisions are lost before any field has failed.
+
+    Examples
+    --------
+    >>> import fragility as fg
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> X, y = fg.load_credit_g()
+    >>> X = X[["duration", "age", "installment_commitment"]]
+    >>> model = LogisticRegression().fit(X[:700], y[:700])
+    >>> guard = fg.Guard(model, fg.Protocol.fit(model, X[:700]))
+    >>> check = guard.check({"duration": 36, "age": 24, "installment_commitment": 4}, missing=["duration"])
+    >>> check.decision, round(check.p_change, 3), check.changes_to
+    ('good', 0.083, 'bad')
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        protocol: Protocol,
+        policy: ReviewPolicy | None = None,
+        rates: Any = None,
+        *,
+        training: Any = None,
+        conditional: bool = False,
+        draws: int = DEFAULT_DRAWS,
+        engine: str = "auto",
+    ) -> None:
+        if not isinstance(protocol, Protocol):
+            raise ProtocolError(f"a Protocol was expected, got {type(protocol).__name__}; make one with Protocol.fit")
+        check_draws(draws)
+        self.auditor = Auditor(model, protocol, engine=engine)
+        self.policy, self.rates = policy, rates
+        if policy is not None:
+            policy.check_made_for(protocol.digest, self.model.fingerprint)
+            if policy.segmented_by == "declared":
+                raise DataError(
+                    "the policy has rules for declared segments, which a row at decision time does not name; fit one "
+                    "without segments, or by predicted class"
+                )
+        self._engine = engine
+        self._hanging = HangingFinder(protocol, engine)
+        self._failures: Floats | EventSets | ModeRates | None = None
+        self._decider = Decider(self.auditor, int(draws), None)
+        self._decider.neighbours = make_neighbours(self._decider.read, training, conditional, protocol)
+
+    @property
+    def model(self) -> Model:
+        """The model, wrapped."""
+        return self.auditor.model
+
+    @property
+    def protocol(self) -> Protocol:
+        """The protocol."""
+        return self.auditor.protocol
+
+    # --- checks -------------------------------------------------------------------------------------------------
+
+    def check(
+        self,
+        row: Any,
+        missing: Names | None = (),
+        stale: Names = (),
+        *,
+        id: Hashable | None = None,
+        intervals: bool = False,
+    ) -> Check:
+        """Check one decision.
+
+        Parameters
+        ----------
+        row : mapping, or table of one row
+            The raw values by field. A missing field may be absent; what it holds is not looked at.
+        missing : collection of str or None, default=()
+            The fields whose values are missing; None: those that are null or absent in the row.
+        stale : collection of str, default=()
+            The fields whose values are older than they should be; the model decides on them.
+        id : int or str, optional
+            The row's id; by default 0, or the index of a table.
+        intervals : bool, default=False
+            Whether to find the stability intervals of all fields.
+
+        Returns
+        -------
+        Check
+            The decision, what it hangs on, and what the missing and stale fields would have changed.
+
+        Raises
+        ------
+        FragilityError
+            A field is not known, the protocol does not say what it may hold, or the row does not fit the model.
+        """
+        if not isinstance(row, Mapping) and hasattr(row, "__len__") and len(row) != 1:
+            raise DataError(f"check takes one row, got {len(row)}; use check_rows")
+        ids = None if id is None else [id]
+        return self.check_rows(row, [missing], [stale], ids=ids, intervals=intervals)[0]
+
+    def check_rows(
+        self,
+        rows: Any,
+        missing: Sequence[Names | None] | None = None,
+        stale: Sequence[Names] | None = None,
+        *,
+        ids: Any = None,
+        intervals: bool = False,
+    ) -> Checks:
+        """Check many decisions at once.
+
+        Parameters
+        ----------
+        rows : table, or sequence of mappings
+            The raw rows, as the model takes them, or one mapping from fields to values per row.
+        missing : sequence of collections of str, optional
+            The missing fields of each row; None, for a row or for all of them: those that are null or absent.
+        stale : sequence of collections of str, optional
+            The stale fields of each row; by default none.
+        ids : sequence, optional
+            One distinct id per row; by default the index of a pandas table, else 0, 1, ...
+        intervals : bool, default=False
+            Whether to find the stability intervals of all fields.
+
+        Returns
+        -------
+        Checks
+            One check per row, in order, with the certificates and the rows as they were decided.
+
+        Raises
+        ------
+        FragilityError
+            A field is not known, the protocol does not say what it may hold, or the rows do not fit the model.
+        """
+        decided = self._decider.decide(rows, missing, stale, ids)
+        bound, ready = decided.bound, decided.ready
+        certificates = self.auditor.certify(bound)
+        every = list(certificates)
+        exposure = self._find_exposure(ready, every)
+        declared = self._declare_failures(bound)
+        rates = declared if isinstance(declared, np.ndarray) else None
+        hanging = self._hanging.find(bound, ready, decided.predicted, every, rates)
+        failures: FailureProbability | None = None
+        if declared is not None and any(one.loss is None for one in hanging):
+            # recorded events, rates per mode, or a lattice that is too large
+            failures = failure_of_rows(
+                bound, self.protocol, declared, RELIABILITY_DRAWS, 0, self._engine, DEFAULT_BYTE_BUDGET, None
+            )
+        stability = (
+            intervals_of_rows(bound, self.protocol, None, self._engine, DEFAULT_BYTE_BUDGET) if intervals else None
+        )
+        review = self._mark_review(certificates, exposure)
+        checks = []
+        for i, certificate in enumerate(every):
+            checks.append(
+                Check(
+                    id=certificate.id,
+                    decision=certificate.predicted,
+                    confidence=certificate.confidence,
+                    certificate=certificate,
+                    failing_sets=hanging[i].sets,
+                    failing_sets_state=hanging[i].state,
+                    failing_sets_exact=hanging[i].exact,
+                    exposure={mode: float(values[i]) for mode, values in exposure.items()},
+                    **self._plain_failure(i, hanging[i].loss, failures, declared),
+                    missing=decided.missing[i],
+                    stale=decided.stale[i],
+                    review=None if review is None else bool(review[i]),
+                    intervals=None
+                    if stability is None
+                    else {name: stability.interval(i, name) for name in stability.by_field},
+                    **_plain_change(decided.changes[i], bound.model.classes),
+                )
+            )
+        frame = bound.source.frame
+        assert frame is not None
+        return Checks(certificates, frame.set_axis(list(bound.ids), axis=0), tuple(checks))
+
+    def _find_exposure(self, ready: EvidenceRows, certificates: Sequence[Certificate]) -> dict[str, Floats]:
+        """Return the exposure of each row to each declared mode; that to lost evidence is in the certificates."""
+        lost = np.asarray(-np.expm1([-one.independent_loss for one in certificates]))
+        modes = [mode for mode in self.protocol.modes.declared if mode not in ("lost", "stale")]
+        if not modes:
+            return {"lost": lost}
+        few = len(ready) <= FEW_ROWS
+        cells = self._decider.find_cells(ready).cells if "wrong" in modes else None
+        losses = losses_of_rows(
+            ready, self.protocol, modes, byte_budget=DEFAULT_BYTE_BUDGET, catalogue=cells, at_once=few
+        )
+        return {"lost": lost, **{mode: losses[mode].exposure for mode in modes}}
+
+    def _declare_failures(self, bound: EvidenceRows) -> Floats | EventSets | ModeRates | None:
+        """Return how evidence fails, as the user declared it; the same for all rows of a model."""
+        if self.rates is not None and self._failures is None:
+            protocol, rates = self.protocol, self.rates
+            self._failures = (
+                mode_rates(rates, protocol, Layout.of(protocol, bound))
+                if has_modes(rates)
+                else declared_failures(rates, bound, protocol)
+            )
+        return self._failures
+
+    def _plain_failure(
+        self,
+        row: int,
+        loss: float | None,
+        failures: FailureProbability | None,
+        declared: Floats | EventSets | ModeRates | None,
+    ) -> dict[str, Any]:
+        """Return how likely a decision is lost: as its lattice says, else as was found for the row."""
+        if declared is None:
+            return {}
+        interval = None
+        if loss is None:
+            assert failures is not None
+            loss = float(failures.p_flip[row])
+            interval = None if failures.exact[row] else (float(failures.low[row]), float(failures.high[row]))
+        condition = self._describe_failures(declared)
+        return {"failure_probability": loss, "failure_interval": interval, "failure_condition": condition}
+
+    def _describe_failures(self, declared: Floats | EventSets | ModeRates) -> str:
+        if isinstance(declared, EventSets):
+            return describe_events(declared.events)
+        if isinstance(declared, ModeRates):
+            return describe_mode_rates(declared.lost.tolist(), declared.wrong.tolist(), self.protocol.group_thing)
+        return describe_rates(declared.tolist(), self.protocol.group_thing)
+
+    def _mark_review(self, certificates: Certificates, exposure: dict[str, Floats]) -> Any:
+        if self.policy is None:
+            return None
+        by = self.policy.by
+        scores = exposure[by] if by in exposure else certificates.score(by)
+        return self.policy.mark_rows(certificates, scores)
+
+
+def _plain_change(change: Change | None, classes: Sequence[ClassLabel]) -> dict[str, Any]:
+    if change is None:
+        return {}
+    return {
+        "p_change": change.probability,
+        "p_change_low": change.low,
+        "p_change_high": change.high,
+        "p_change_exact": change.exact,
+        "changes_to": None if change.changes_to is None else classes[change.changes_to],
+        "acquire": change.acquire,
+    }

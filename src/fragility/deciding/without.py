@@ -1,0 +1,205 @@
+"""evaluate_without: hide fields that are known, decide, and compare with the decision on the full row."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Sequence
+from hashlib import blake2b
+from itertools import combinations
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fragility.arrays import Booleans, Floats, Integers, is_count
+from fragility.auditing.auditor import Auditor
+from fragility.deciding.decisions import Decider
+from fragility.deciding.evaluation import WithoutEvaluation, WithoutLine, calibrate_pairs, summarise_pairs
+from fragility.deciding.nearest import make_neighbours
+from fragility.deciding.values import DEFAULT_DRAWS, check_draws
+from fragility.errors import DataError
+from fragility.evidence.rows import rows_at
+from fragility.progress import Report, progress_bar
+from fragility.protocol import Protocol
+from fragility.scores import support_margin
+from fragility.stress.stressors import Outages
+
+MOST_SETS = 20
+MOST_TOGETHER = 5
+MEASURED = ("p_change", "confidence", "changed")
+
+
+def evaluate_without(
+    model: Any,
+    X: Any,
+    protocol: Protocol,
+    *,
+    sets: Sequence[Collection[str]] | Outages | None = None,
+    together: int = 1,
+    most_sets: int = MOST_SETS,
+    training: Any = None,
+    conditional: bool = False,
+    draws: int = DEFAULT_DRAWS,
+    ids: Any = None,
+    engine: str = "auto",
+    progress: bool | Report | None = None,
+) -> WithoutEvaluation:
+    """Hide each known field in turn, decide without it, and compare with the decision on the full row.
+
+    Says whether ``p_change`` of :class:`Guard` can be relied on for this model and these rows: how many decisions
+    change, how many were expected to, and how well ``p_change`` tells which.
+
+    Parameters
+    ----------
+    model : estimator, pipeline, booster or Model
+        The fitted classifier; whatever :meth:`Model.wrap` takes.
+    X : table of shape (n, d)
+        Raw rows that were not used in training.
+    protocol : Protocol
+        Its baseline stands in for hidden fields, its catalogue says what they may hold.
+    sets : sequence of collections of str, or Outages, optional
+        The sets of fields to hide at once, for instance recorded outages. By default each field in turn.
+    together : int, default=1
+        Without ``sets``: also hide so many fields at once, and every smaller number.
+    most_sets : int, default=20
+        The most sets of two, of three, ... fields; if there are more, those with the smallest hashes of their names.
+    training : table, optional
+        Training rows, for ``conditional``.
+    conditional : bool, default=False
+        As in :class:`Guard`.
+    draws : int, default=1024
+        As in :class:`Guard`.
+    ids : sequence, optional
+        One distinct id per row, as in :func:`audit`.
+    engine : str, default="auto"
+        Who answers for changed rows, as in :func:`audit`.
+    progress : bool or callable, optional
+        A bar on the terminal (the default if there is one), or a function (sets done, sets in all).
+
+    Returns
+    -------
+    WithoutEvaluation
+        Expected against observed changes, by set and in all; calibration and ranking. A row takes no part in a set of
+        which it lacks a field.
+
+    Raises
+    ------
+    FragilityError
+        A field is not known, or nothing can be hidden.
+
+    See Also
+    --------
+    Guard : Checks decisions as they are made.
+    """
+    check_draws(draws)
+    decider = Decider(Auditor(model, protocol, engine=engine), draws, None)
+    decider.neighbours = make_neighbours(decider.read, training, conditional, protocol)
+    full = decider.auditor.bind(X, ids)
+    frame = full.source.frame
+    if frame is None:
+        raise DataError("fields can be hidden in a table or a dense array, got a sparse matrix")
+    p_full = full.own_probabilities(0, full.dense())
+    known = {field.name: frame[field.name].notna().to_numpy(dtype=bool) for field in protocol.fields}
+    skipped: dict[str, str] = {}
+    if sets is None:
+        reasons = {name: decider.explain_unable(name, full) for name in known}
+        skipped = {name: reason for name, reason in reasons.items() if reason is not None}
+        chosen = choose_sets([name for name in known if name not in skipped], together, most_sets)
+    else:
+        chosen = read_sets(sets, list(known))
+    parts: list[HiddenSet] = []
+    with progress_bar("deciding without fields", progress) as report:
+        for done, names in enumerate(chosen):
+            places = np.flatnonzero(np.logical_and.reduce([known[name] for name in names]))
+            if len(places):
+                native = rows_at(full.source.native, places)
+                without = decider.decide(native, [names] * len(places), None, range(len(places)))
+                # It has changed if the full row puts another class above the one decided without the fields.
+                changed = support_margin(p_full[places], without.predicted, full.offset) < -protocol.resolution
+                chance = np.array([0.0 if c is None else c.probability for c in without.changes])
+                exact = np.array([c is None or c.exact for c in without.changes])
+                parts.append(HiddenSet(names, places, chance, exact, without.confidence, changed))
+            else:
+                skipped[" + ".join(names)] = "no row holds all of them"
+            if report is not None:
+                report(done + 1, len(chosen))
+    if not parts:
+        raise DataError("there is nothing to hide: no row holds a field of which the protocol lists values")
+    return collect_sets(parts, full.ids, skipped, conditional)
+
+
+def choose_sets(fields: Sequence[str], together: int, most: int) -> list[tuple[str, ...]]:
+    """Return each field, then sets of two, of three, ... fields, at most ``most`` of each size, chosen by a hash."""
+    if not is_count(together) or together > MOST_TOGETHER:
+        raise DataError(f"together must be a whole number from 1 to {MOST_TOGETHER}, got {together!r}")
+    if not is_count(most):
+        raise DataError(f"most_sets must be a whole number of at least 1, got {most!r}")
+    chosen: list[tuple[str, ...]] = [(name,) for name in fields]
+    for size in range(2, together + 1):
+        every = combinations(fields, size)
+        if len(fields) < size:
+            break
+        ranked = sorted(every, key=lambda names: blake2b("\x1f".join(names).encode(), digest_size=16).digest())
+        place = {name: i for i, name in enumerate(fields)}
+        chosen += sorted(ranked[:most], key=lambda names: [place[name] for name in names])
+    return chosen
+
+
+def read_sets(given: Sequence[Collection[str]] | Outages, fields: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return declared sets of fields, each in the order of the table; refuse a field that is not known."""
+    declared = given.patterns if isinstance(given, Outages) else given
+    found = []
+    for each in declared:
+        names = {each} if isinstance(each, str) else set(each)
+        if unknown := sorted(str(name) for name in names if name not in fields):
+            raise DataError(
+                f"a set of fields names {unknown[0]!r}, which the model does not know; the fields are "
+                f"{', '.join(fields)}"
+            )
+        if not names:
+            raise DataError("a set of fields to hide must name at least one field, got an empty one")
+        found.append(tuple(name for name in fields if name in names))
+    if not found:
+        raise DataError("at least one set of fields to hide is needed, got none")
+    return list(dict.fromkeys(found))
+
+
+class HiddenSet(NamedTuple):
+    """The decisions made without one set of fields, m rows."""
+
+    names: tuple[str, ...]
+    places: Integers  # (m,) rows
+    p_change: Floats
+    exact: Booleans
+    confidence: Floats
+    changed: Booleans
+
+
+def collect_sets(
+    parts: Sequence[HiddenSet], ids: Sequence[Hashable], skipped: dict[str, str], conditional: bool
+) -> WithoutEvaluation:
+    """Return the evaluation of all sets."""
+
+    def summarise(label: str, some: Sequence[HiddenSet]) -> WithoutLine:
+        columns = (np.concatenate([getattr(part, name) for part in some]) for name in ("places", *MEASURED))
+        return summarise_pairs(label, len(some[0].names), *columns)
+
+    sizes = sorted({len(part.names) for part in parts})
+    by_size = tuple(
+        summarise("each field" if size == 1 else f"{size} fields", [p for p in parts if len(p.names) == size])
+        for size in sizes
+    )
+    p_change, changed = (np.concatenate([getattr(part, name) for part in parts]) for name in ("p_change", "changed"))
+    places = np.concatenate([part.places for part in parts])
+    return WithoutEvaluation(
+        id=np.fromiter((ids[i] for i in places), dtype=object, count=len(places)),
+        hidden=np.concatenate([np.full(len(part.places), " + ".join(part.names), dtype=object) for part in parts]),
+        p_change=p_change,
+        exact=np.concatenate([part.exact for part in parts]),
+        confidence=np.concatenate([part.confidence for part in parts]),
+        changed=changed,
+        rows=len(ids),
+        by_size=by_size,
+        lines=tuple(summarise(" + ".join(part.names), [part]) for part in parts),
+        curve=calibrate_pairs(p_change, changed),
+        skipped=skipped,
+        conditional=conditional,
+    )

@@ -1,0 +1,441 @@
+"""pack_evidence writes a pack, check_pack makes everything in it again and compares."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fragility.canonical import DIGEST_PREFIX, canonical_bytes, digest_bytes, encode
+from fragility.certificates import Audit, open_audit
+from fragility.certificates.folder import manifest_bytes, read_document
+from fragility.envelopes import PAYLOAD_TYPE, Envelope, Statement, read_envelope, read_statement
+from fragility.errors import Advice, CertificateError, DataError, FragilityError, VerificationError
+from fragility.files import write_bytes
+from fragility.ids import IdSpan, id_text, say_unlabelled
+from fragility.packing.archive import (
+    FORMAT,
+    PACK_FILE,
+    SIGNATURE_FILE,
+    check_target,
+    describe_files,
+    list_files,
+    open_pack,
+    read_pack_document,
+    staging,
+)
+from fragility.packing.deriving import Derived, derive
+from fragility.packing.figures import AUDIT, LABELS, PARITY, RELIABILITY
+from fragility.packing.sources import (
+    AUDIT_KEY,
+    DERIVED,
+    EARLIER,
+    PACK_KEY,
+    RULES,
+    STRESS,
+    Settings,
+    audit_files,
+    read_evidence,
+)
+from fragility.parity import ModelParity
+from fragility.reliability.outcomes import FailureProbability
+from fragility.saving import write_json
+from fragility.scores import CONFIDENT
+from fragility.stress.labels import BrittleLabels
+from fragility.trust.keys import is_signed_by, load_private_key, load_public_key, public_pem, with_signature
+from fragility.trust.signing import sign
+from fragility.verification.integrity import check_integrity
+from fragility.verification.outcome import MALFORMED, Check, Outcome
+from fragility.version import __version__
+
+PREDICATE = "https://fragility.invalid/pack/v1"  # a name, as those of fragility.envelopes
+HOLDS = "the pack holds: its figures and pages follow from its certificates; whether those hold, fragility verify says"
+
+
+def pack_evidence(
+    audit: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    rules: str | os.PathLike[str] | None = None,
+    against: str | os.PathLike[str] | None = None,
+    labels: Mapping[Hashable, Any] | None = None,
+    stress: BrittleLabels | pa.Table | None = None,
+    parity: ModelParity | Sequence[ModelParity] = (),
+    reliability: FailureProbability | Mapping[str, Any] | None = None,
+    min_confidence: float = CONFIDENT,
+    certificates: bool = True,
+    key: str | os.PathLike[str] | None = None,
+    public_key: str | os.PathLike[str] | None = None,
+    title: str = "Evidence pack",
+    author: str | None = None,
+    purpose: str | None = None,
+    date: str | None = None,
+) -> Path:
+    """Write an audit and what was concluded from it into one folder or archive, to hand over.
+
+    The pack holds the audit, its report and protocol, what else is given, and an index that says what was shown and
+    what was not, with a map to the questions of supervisors and lawmakers. Every figure has its source, and
+    :func:`check_pack` computes it again. The same input gives the same bytes.
+
+    Parameters
+    ----------
+    audit : path
+        The folder of an audit.
+    out : path
+        The pack: an archive if its name ends in ``.zip``, else a folder. Only a pack may lie there already.
+    rules : path, optional
+        The rules of a gate (TOML); the audit is judged by them. Rules by a column of the rows are refused.
+    against : path, optional
+        An earlier audit, for rules with an allowance; it is packed too.
+    labels : mapping of id to class, optional
+        True classes of every audited row; they are packed too.
+    stress : BrittleLabels or pyarrow.Table, optional
+        Labels of held-out stress, from :func:`label_brittle`; they are packed too.
+    parity : ModelParity or sequence of ModelParity, default=()
+        Comparisons of the audited model with other artefacts of it, from :func:`compare_models`.
+    reliability : FailureProbability or mapping, optional
+        From :func:`failure_probability`, of the audited rows; or what its JSON file holds.
+    min_confidence : float, default=0.9
+        Where confident begins.
+    certificates : bool, default=True
+        Whether to pack the certificates themselves; without them the pack names them by digest, and to check it takes
+        the audit's folder.
+    key : path, optional
+        A private key, as :func:`generate_key` writes it: signs the copy of the audit and the pack as a whole.
+    public_key : path, optional
+        The public key of whoever signed the audit before; a signature that does not hold is refused.
+    title : str, default="Evidence pack"
+        What the index is called.
+    author : str, optional
+        Who made the pack.
+    purpose : str, optional
+        What it was made for.
+    date : str, optional
+        Its date. None is looked up, so that the same input gives the same bytes.
+
+    Returns
+    -------
+    pathlib.Path
+        The pack.
+
+    Raises
+    ------
+    DataError
+        Something is there that is no pack, or what was given does not belong to the audit.
+    CertificateError
+        The audit's files contradict each other; nothing is packed.
+
+    See Also
+    --------
+    check_pack : Make everything in a pack again, and compare.
+    verify : Recompute what the certificates claim.
+
+    Examples
+    --------
+    >>> import fragility as fg
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> X, y = fg.load_credit_g()
+    >>> X = X[["duration", "age", "installment_commitment"]]
+    >>> model = LogisticRegression().fit(X, y)
+    >>> certs = fg.audit(model, X[:100], fg.Protocol.fit(model, X))
+    >>> with TemporaryDirectory() as home:
+    ...     folder = certs.save(Path(home) / "audit")
+    ...     pack = fg.pack_evidence(folder, Path(home) / "pack.zip")
+    ...     bool(fg.check_pack(pack))
+    True
+    """
+    source, target = Path(audit), Path(out)
+    check_target(target)
+    if key is not None and public_key is not None:
+        raise DataError(
+            Advice("key", "--key"),
+            " signs the audit anew, so ",
+            Advice("public_key", "--public-key"),
+            ", which is for an earlier signature, has no use; leave one of them out",
+        )
+    wrong = [check for check in check_integrity(source) if not check.passed]
+    if wrong:
+        raise CertificateError(f"{source} cannot be packed, its {wrong[0].name} is wrong: {wrong[0].detail}")
+    settings = Settings(title, float(min_confidence), certificates, author, purpose, date)
+    try:
+        with staging(target) as folder:
+            _copy_audit(source, folder / AUDIT, certificates=True)
+            if against is not None:
+                if rules is None:
+                    raise DataError("an earlier audit is for rules with an allowance; add ", Advice("rules", "--rules"))
+                _copy_audit(Path(against), folder / EARLIER, certificates=True)
+            _copy_documents(folder, rules, labels, stress, parity, reliability)
+            if public_key is not None:
+                _copy_key(folder / AUDIT_KEY, public_key)
+            if key is not None:
+                sign(folder / AUDIT, key)
+                for name in (AUDIT_KEY, PACK_KEY):
+                    (folder / name).parent.mkdir(exist_ok=True)
+                    write_bytes(folder / name, public_pem(load_private_key(key)))
+            derived = derive(read_evidence(folder, settings))
+            if not certificates:
+                _leave_out_certificates(folder)
+            for name, data in derived.files.items():
+                (folder / name).parent.mkdir(exist_ok=True)
+                write_bytes(folder / name, data)
+            data = _write_document(folder, settings, derived, open_audit(source))
+            if key is not None:
+                _sign_pack(folder, data, load_private_key(key))
+    except OSError as error:
+        raise DataError(f"cannot write the pack {target}: {error.strerror or error}") from error
+    return target
+
+
+def _copy_audit(source: Path, target: Path, *, certificates: bool) -> None:
+    target.mkdir()
+    for name in audit_files(source, certificates=certificates):
+        shutil.copyfile(source / name, target / name)
+
+
+def _leave_out_certificates(folder: Path) -> None:
+    kept = set(audit_files(folder / AUDIT, certificates=False))
+    for path in (folder / AUDIT).iterdir():
+        if path.name not in kept:
+            path.unlink()
+
+
+def _copy_documents(
+    folder: Path,
+    rules: Any,
+    labels: Any,
+    stress: Any,
+    parity: Any,
+    reliability: FailureProbability | Mapping[str, Any] | None,
+) -> None:
+    """Put what was given beside the audit, each in the one form that a pack has it in."""
+    if rules is not None:
+        (folder / RULES).parent.mkdir()
+        text = read_document(rules, f"the rules {rules}", f"there is no file of rules {rules}")
+        write_bytes(folder / RULES, text)
+    if labels is not None:
+        write_bytes(folder / LABELS, _write_labels(folder, labels))
+    if stress is not None:
+        table = stress.to_arrow() if isinstance(stress, BrittleLabels) else stress
+        pq.write_table(table, folder / STRESS)
+    compared = (parity,) if isinstance(parity, ModelParity) else tuple(parity)
+    for place, each in enumerate(compared):
+        (folder / PARITY).mkdir(exist_ok=True)
+        each.save(folder / PARITY / f"{place}.json")
+    if reliability is not None:
+        write_json(
+            folder / RELIABILITY, reliability.to_dict() if isinstance(reliability, FailureProbability) else reliability
+        )
+
+
+def _write_labels(folder: Path, labels: Mapping[Any, Any]) -> bytes:
+    """Return the true classes of the audited rows, in their order."""
+    by_text = {id_text(own_id): str(label) for own_id, label in labels.items()}
+    ids = [i for batch in open_audit(folder / AUDIT).batches(["id"]) for i in batch.column("id").to_pylist()]
+    lacking = [own_id for own_id in ids if id_text(own_id) not in by_text]
+    if lacking:
+        raise DataError(*say_unlabelled(len(lacking), len(ids), lacking[0], IdSpan(ids), IdSpan(labels)))
+    pairs = [[own_id, by_text[id_text(own_id)]] for own_id in ids]
+    return (json.dumps(pairs, ensure_ascii=False, separators=(",", ":")) + "\n").encode()
+
+
+def _copy_key(target: Path, key: str | os.PathLike[str]) -> None:
+    load_public_key(key)  # refuses a private one, and what is no key
+    target.parent.mkdir(exist_ok=True)
+    shutil.copyfile(key, target)
+
+
+def _write_document(folder: Path, settings: Settings, derived: Derived, audit: Audit) -> bytes:
+    files = describe_files(folder, list_files(folder))
+    data = canonical_bytes(describe_pack(settings, derived, audit, files))
+    write_bytes(folder / PACK_FILE, data)
+    return data
+
+
+def describe_pack(settings: Settings, derived: Derived, audit: Audit, files: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a pack's own document."""
+    return {
+        "format": FORMAT,
+        "fragility": __version__,
+        "model": {"kind": audit.manifest.model.kind, "fingerprint": audit.manifest.model.fingerprint},
+        "root_digest": audit.manifest.root_digest,
+        "settings": asdict(settings),
+        "figures": [figure.to_dict() for figure in derived.figures],
+        "answers": [finding.to_dict() for finding in derived.findings],
+        "files": dict(files),
+    }
+
+
+def _sign_pack(folder: Path, data: bytes, signer: Any) -> None:
+    envelope = with_signature(Envelope(_state_pack(data).to_bytes(), PAYLOAD_TYPE, ()), signer)
+    write_bytes(folder / SIGNATURE_FILE, envelope.to_text().encode())
+
+
+def _state_pack(data: bytes) -> Statement:
+    digest = digest_bytes(data).removeprefix(DIGEST_PREFIX)
+    return Statement({PACK_FILE: {"sha256": digest}}, PREDICATE, {"format": FORMAT})
+
+
+# --- checking -------------------------------------------------------------------------------------------------
+
+
+def check_pack(
+    pack: str | os.PathLike[str],
+    *,
+    audit: str | os.PathLike[str] | None = None,
+    public_key: str | os.PathLike[str] | None = None,
+) -> Outcome:
+    """Make everything in a pack again from its certificates, and compare; neither model nor rows are needed.
+
+    Checked, in this order: that the pack has the files that it lists, and no others; the digest of each; that the audit
+    is whole; each figure, from its source; verdicts, report and pages, which are made again and compared byte by byte
+    if this version wrote them; and signatures, if a key is given.
+
+    Parameters
+    ----------
+    pack : path
+        What :func:`pack_evidence` wrote: a folder, or an archive.
+    audit : path, optional
+        The audit's folder, for a pack without certificates.
+    public_key : path, optional
+        The public key of whoever is to have signed the pack, from where you trust it.
+
+    Returns
+    -------
+    Outcome
+        False if a check failed.
+
+    Raises
+    ------
+    CertificateError
+        It is no pack, or an archive that is laid out in another way.
+    VerificationError
+        The certificates are not in the pack, and no audit was given; or the key cannot be used.
+
+    See Also
+    --------
+    verify : Recompute the certificates themselves.
+    """
+    with open_pack(Path(pack)) as folder:
+        document, data = read_pack_document(folder)
+        try:
+            return Outcome(tuple(_run_checks(folder, document, data, audit, public_key)), HOLDS)
+        except MALFORMED as error:
+            if isinstance(error, FragilityError):
+                raise
+            raise CertificateError(f"{pack} is malformed: {type(error).__name__}: {error!s:.200}") from error
+
+
+def _run_checks(folder: Path, document: dict[str, Any], data: bytes, audit: Any, public_key: Any) -> list[Check]:
+    checks = [_check_files(folder, document["files"])]
+    if not checks[0].passed:
+        return checks
+    settings = Settings.from_dict(document["settings"])
+    if not settings.certificates and audit is None:
+        raise VerificationError(
+            "the certificates are not in this pack, so its figures cannot be computed; name the audit's folder with ",
+            Advice("audit", "--audit"),
+        )
+    source = folder / AUDIT if settings.certificates else Path(audit)
+    checks += check_integrity(source)
+    if manifest_bytes(source) != manifest_bytes(folder / AUDIT):
+        checks.append(Check("audit", False, f"{source} is another audit than the one of this pack"))
+    if not all(check.passed for check in checks):
+        return checks
+    opened = open_audit(source)
+    try:
+        derived = derive(read_evidence(folder, settings, opened))
+    except FragilityError as error:
+        return [*checks, Check("sources", False, str(error))]
+    checks.append(_check_figures(document, derived))
+    checks.append(_check_pages(folder, document, settings, derived, opened))
+    checks += _check_signature(folder, data, public_key)
+    return checks
+
+
+def _check_files(folder: Path, listed: Any) -> Check:
+    """Compare the files of a folder with those that the pack lists."""
+    there = [name for name in list_files(folder) if name not in (PACK_FILE, SIGNATURE_FILE)]
+    if missing := sorted(set(listed) - set(there)):
+        return Check("files", False, f"{missing[0]} is listed in {PACK_FILE} and missing here")
+    if added := sorted(set(there) - set(listed)):
+        return Check("files", False, f"{added[0]} is no file of this pack: {PACK_FILE} does not list it")
+    found = describe_files(folder, there)
+    if changed := [name for name in there if found[name] != listed[name]]:
+        return Check("files", False, f"{changed[0]} was changed: {PACK_FILE} states another digest")
+    return Check("files", True, f"{len(there)} files, each with the digest that {PACK_FILE} states")
+
+
+def _check_figures(document: dict[str, Any], derived: Derived) -> Check:
+    """Compute each figure again, from the source that it states."""
+    own = {figure.name: encode(figure.to_dict()) for figure in derived.figures}
+    for stated in document["figures"]:
+        value, fresh = encode(derived.reader.compute(_decode_floats(stated["source"]))), own.get(stated["name"])
+        if value != stated["value"]:
+            return Check("figures", False, f"{stated['name']} is stated as {stated['value']}, its source gives {value}")
+        if fresh is not None and fresh["source"] == stated["source"] and fresh != stated:
+            return Check(
+                "figures", False, f"{stated['name']} is shown as {stated['shown']!r:.80}, it is {fresh['shown']}"
+            )
+    return Check("figures", True, f"{len(document['figures'])} figures, each computed again from its source")
+
+
+def _decode_floats(value: Any) -> Any:
+    """Return a source as it was before its floats were written in hexadecimal."""
+    if isinstance(value, dict):
+        return {name: _decode_floats(entry) for name, entry in value.items()}
+    if isinstance(value, list):
+        return [_decode_floats(entry) for entry in value]
+    if isinstance(value, str) and value.removeprefix("-").startswith("0x"):
+        return float.fromhex(value)
+    return value
+
+
+def _check_pages(folder: Path, document: dict[str, Any], settings: Settings, derived: Derived, audit: Audit) -> Check:
+    """Compare verdicts, report, answers and pages with those made again."""
+    listed = {name for name in document["files"] if name in DERIVED}
+    if document["fragility"] != __version__:
+        told = f"written by fragility {document['fragility']!s:.40}: the words of pages were not compared, figures were"
+        return Check("pages", True, told)
+    for name, data in derived.files.items():
+        if name not in listed or (folder / name).read_bytes() != data:
+            return Check("pages", False, f"{name} is not what follows from the sources of this pack")
+    if listed - set(derived.files):
+        return Check(
+            "pages", False, f"{min(listed - set(derived.files))} does not follow from the sources of this pack"
+        )
+    if document != encode(describe_pack(settings, derived, audit, document["files"])):
+        return Check("pages", False, f"{PACK_FILE} is not what follows from the sources of this pack")
+    return Check("pages", True, f"{len(derived.files)} files, made again and equal")
+
+
+def _check_signature(folder: Path, data: bytes, public_key: Any) -> list[Check]:
+    path = folder / SIGNATURE_FILE
+    if public_key is None:
+        if not path.exists():
+            return []
+        told = "there is one, and no public key to verify it with was given"
+        _read_statement(path)
+        return [Check("signature", True, told)]
+    key = load_public_key(public_key)
+    if not path.exists():
+        return [Check("signature", False, "this pack is not signed")]
+    envelope, statement = _read_statement(path)
+    if not is_signed_by(envelope, key):
+        return [Check("signature", False, f"{SIGNATURE_FILE} has no valid signature by this key")]
+    if statement != _state_pack(data):
+        return [Check("signature", False, "another pack was signed than the one here")]
+    return [Check("signature", True, f"by the key {key.keyid[:16]}")]
+
+
+def _read_statement(path: Path) -> tuple[Envelope, Statement]:
+    envelope = read_envelope(read_document(path, path.name), path.name)
+    return envelope, read_statement(envelope, path.name)

@@ -1,0 +1,234 @@
+"""The pages of a pack: an index that opens offline, and a section to put into a model card."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
+
+from jinja2 import Environment, StrictUndefined, Template
+from markupsafe import Markup
+
+from fragility.packing.figures import AUDIT, LABELS, RELIABILITY, VERDICTS, Figure, describe_source, list_parities
+from fragility.packing.guidance import FRAMEWORKS, Finding
+from fragility.packing.sources import (
+    AUDIT_KEY,
+    CARD,
+    EARLIER,
+    INDEX,
+    PACK_KEY,
+    PROTOCOL,
+    REPORT,
+    REPORT_NUMBERS,
+    RULES,
+    STRESS,
+    VERDICTS_TEXT,
+    Evidence,
+)
+from fragility.report.rendering import escape_markdown, escape_paragraph, render_document
+from fragility.text import replace_controls
+
+GENERATOR = "fragility pack"
+BIG = ("rows", "confident", "flips_after_one", "flips_early", "accuracy", "lost", "gate")
+MOST_BIG = 5
+CHECK = "fragility pack check PACK"
+VERIFY = "fragility verify PACK/audit --model MODEL --data DATA"
+
+
+# --- what was shown, and what was not ---------------------------------------------------------------------------
+
+
+def tell_shown(evidence: Evidence, by_name: dict[str, Figure]) -> list[str]:
+    """Return what the pack shows, a line each."""
+    audit, told = evidence.audit, []
+    told.append(f"What {by_name['rows'].shown} predictions rest on: which groups of evidence, and when each one flips.")
+    if "searched" in by_name:
+        told.append(
+            f"The smallest set of groups whose loss flips it, searched for {by_name['searched'].shown} of them."
+        )
+    modes = (
+        [] if audit.modes_declaration is None else [mode for mode in audit.modes_declaration.units if mode != "lost"]
+    )
+    if modes:
+        told.append(f"What happens when evidence is not lost but {' or '.join(modes)}.")
+    for name in ("lost", "reliability_lost"):
+        if name in by_name:
+            told.append(f"{by_name[name].shown} {by_name[name].label}.")
+    if "accuracy" in by_name:
+        told.append(f"{by_name['accuracy'].shown} {by_name['accuracy'].label}.")
+    if evidence.verdicts is not None:
+        told.append(f"{len(evidence.verdicts.verdicts)} verdicts of a gate: {evidence.verdicts.outcome}.")
+    told += [
+        f"{found.b.name} {'answers' if found.agrees else 'does NOT answer'} as the audited model does, "
+        f"compared in {found.states:,} states."
+        for found in evidence.parities
+    ]
+    if evidence.verified is not None:
+        told.append(f"The audit is signed, validly under the key {evidence.verified[:16]} in this pack.")
+    return told
+
+
+def tell_missing(evidence: Evidence, findings: Sequence[Finding]) -> list[str]:
+    """Return what the pack does not show, a line each."""
+    audit, lattice = evidence.audit, evidence.audit.lattice_declaration
+    told = []
+    if audit.modes_declaration is None:
+        told.append("Wrong, noisy or stale values: the audit has no failure modes.")
+    if (lattice is None or not lattice.has_failures) and evidence.reliability is None:
+        told.append("How many decisions outages cost: no rates were declared.")
+    if evidence.labels is None:
+        told.append("Whether predictions are right: no true classes were given.")
+    if evidence.verdicts is None:
+        told.append("Whether the result is acceptable: no rules were declared.")
+    if not evidence.parities:
+        told.append("Whether the deployed model is the audited one: no artefact was compared.")
+    if not evidence.signers:
+        told.append("Who stands behind the audit: it is not signed.")
+    elif evidence.verified is None:
+        told.append("Whether the signature is valid: no public key was given.")
+    if not evidence.settings.certificates:
+        told.append("The certificates themselves: this pack names them by digest only.")
+    told.append("Robustness in general: certificates are witnesses of fragility under the declared protocol.")
+    asked = {"eu": "AI Act", "us": "SR 26-2", "uk": "SS1/23"}
+    left = [f"{asked[found.framework]} {found.place}" for found in findings if found.status == "not covered"]
+    told.append(f"Not covered by this audit, of {len(findings)} questions below: {'; '.join(left)}.")
+    return told
+
+
+# --- index ------------------------------------------------------------------------------------------------------
+
+
+def render_index(evidence: Evidence, figures: Sequence[Figure], findings: Sequence[Finding]) -> str:
+    """Return the first page of a pack."""
+    settings, manifest = evidence.settings, evidence.audit.manifest
+    by_name = {figure.name: figure for figure in figures}
+    title = replace_controls(f"{settings.title}: {manifest.model.kind}")
+    byline = "; ".join(text for text in (settings.author, settings.purpose, settings.date) if text)
+    early, confident = by_name["flips_early"], by_name["confident"]
+    lead = [
+        f"Of {by_name['rows'].shown} audited predictions {confident.shown} are confident; of these {early.shown} flip "
+        "when two groups of evidence are lost."
+    ]
+    if evidence.verdicts is not None:
+        lead.append(f"Judged by declared rules: {evidence.verdicts.outcome}.")
+    unlike = [found.b.name for found in evidence.parities if not found.agrees]
+    contents = [("figures", "Every figure and where it comes from")]
+    contents += [("gate", "Verdicts of the gate")] if evidence.verdicts is not None else []
+    contents += [("guidance", "What is asked of models"), ("check", "How to check it"), ("files", "Files")]
+    facts = [
+        ("Model", f"{manifest.model.kind}, classes {', '.join(map(str, manifest.model.classes))}"),
+        ("Fingerprint", manifest.model.fingerprint),
+        ("Rows", f"{manifest.input.rows:,}, digest {manifest.input.digest}"),
+        (
+            "Protocol",
+            f"{manifest.protocol_digest}, {len(evidence.audit.protocol.groups)} groups",
+        ),
+        ("Root of all certificates", manifest.root_digest),
+        ("Signed by", ", ".join(evidence.signers) or "nobody"),
+        ("Limits", manifest.limits),
+    ]
+    body = _load_template().render(
+        title=title,
+        byline=byline,
+        lead=lead,
+        numbers=[(by_name[name].shown, by_name[name].label) for name in BIG if name in by_name][:MOST_BIG],
+        warning=f"{', '.join(unlike)} is not the model that was audited." if unlike else "",
+        shown=tell_shown(evidence, by_name),
+        missing=tell_missing(evidence, findings),
+        contents=contents,
+        figures=figures,
+        names={figure.name: figure.shown for figure in figures},
+        describe=describe_source,
+        verdicts=None if evidence.verdicts is None else evidence.verdicts.verdicts,
+        outcome=None if evidence.verdicts is None else evidence.verdicts.outcome,
+        frameworks=[(each, [found for found in findings if found.framework == each.key]) for each in FRAMEWORKS],
+        checks=_list_checks(evidence),
+        facts=facts,
+        files=_list_contents(evidence),
+    )
+    return render_document(title, body, GENERATOR)
+
+
+def _list_checks(evidence: Evidence) -> list[tuple[str, str]]:
+    where = "" if evidence.settings.certificates else " --audit AUDIT"
+    found = [
+        ("Every file, every figure and every page of this pack, made again from its certificates:", CHECK + where),
+        ("Every claim of every certificate, computed again from the model and the rows:", VERIFY),
+    ]
+    if evidence.signers:
+        signed = "fragility verify PACK/audit --public-key KEY"
+        found.append(("Who signed the audit, with a public key from where you trust it:", signed))
+    return found
+
+
+def _list_contents(evidence: Evidence) -> list[tuple[str, str]]:
+    """Return the files of a pack and what they hold."""
+    held = "certificates, " if evidence.settings.certificates else ""
+    found = [
+        (REPORT, "The report: what predictions rest on, who is exposed, which cases to look at"),
+        (REPORT_NUMBERS, "Every number of the report"),
+        (PROTOCOL, "The protocol: what may fail, and toward what"),
+        (
+            f"{AUDIT}/manifest.json",
+            f"The audit: {held}protocol and digests, a folder for fragility verify",
+        ),
+        (CARD, "A section for a model card"),
+        ("pack.json", "Figures with their sources, answers, and the digest of every file"),
+    ]
+    optional = {
+        RULES: "The rules of the gate",
+        VERDICTS_TEXT: "Its verdicts, to read",
+        VERDICTS: "Its verdicts, as data",
+        f"{EARLIER}/manifest.json": "The earlier audit that it was compared with",
+        LABELS: "True classes by row id",
+        STRESS: "Labels of held-out stress",
+        RELIABILITY: "Failure probabilities, and what to make reliable first",
+        AUDIT_KEY: "The public key of the audit's signature; trust it only if you have it from elsewhere too",
+        PACK_KEY: "The public key of whoever signed this pack; the same holds for it",
+    }
+    there = {VERDICTS, VERDICTS_TEXT} if evidence.verdicts is not None else set()
+    found += [(name, text) for name, text in optional.items() if name in there or (evidence.folder / name).exists()]
+    found += [
+        (name, "A comparison of the audited model with another artefact") for name in list_parities(evidence.folder)
+    ]
+    return found
+
+
+@cache
+def _load_template() -> Template:
+    environment = Environment(
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: value if isinstance(value, Markup) else replace_controls(value),
+    )
+    source = files("fragility.packing").joinpath("templates", "pack.html.jinja").read_text(encoding="utf-8")
+    return environment.from_string(source)
+
+
+# --- model card -------------------------------------------------------------------------------------------------
+
+
+def render_card(evidence: Evidence, figures: Sequence[Figure], findings: Sequence[Finding]) -> str:
+    """Return Markdown for a model card, without a heading of its own: a card's sections have theirs."""
+    by_name, manifest = {figure.name: figure for figure in figures}, evidence.audit.manifest
+    lines = [
+        "The evidence behind each prediction was removed group by group, the most important first, by a protocol. "
+        f"The model is known by the fingerprint `{manifest.model.fingerprint}`.",
+        "",
+        "| figure | |",
+        "|---|---:|",
+        *(f"| {escape_markdown(figure.label)} | {escape_markdown(figure.shown)} |" for figure in figures),
+        "",
+        "Shown:",
+        "",
+        *(f"- {escape_paragraph(line)}" for line in tell_shown(evidence, by_name)),
+        "",
+        "Not shown:",
+        "",
+        *(f"- {escape_paragraph(line)}" for line in tell_missing(evidence, findings)),
+        "",
+        f"All figures follow from the certificates in the evidence pack ({INDEX}): `{CHECK}`.",
+    ]
+    return "\n".join(lines) + "\n"

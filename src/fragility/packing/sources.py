@@ -1,0 +1,176 @@
+"""The sources of a pack: the audit and what else was handed in, where each lies, and whether they belong together.
+
+An earlier audit, true classes, labels of held-out stress, the rules of a gate, comparisons of models, a reliability
+analysis and public keys may lie beside the audit. Everything else in a pack follows from them (``deriving``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fragility.certificates import Audit, StoredAudit, open_audit
+from fragility.certificates.folder import MANIFEST_FILE, read_manifest
+from fragility.envelopes import read_envelope
+from fragility.errors import CertificateError, DataError, VerificationError
+from fragility.files import read_bounded, read_json
+from fragility.gate import Gate, GateResult
+from fragility.ids import id_text
+from fragility.packing.figures import (
+    AUDIT,
+    LABELS,
+    RELIABILITY,
+    VERDICTS,
+    SourceReader,
+    list_parities,
+)
+from fragility.parity import ModelParity
+from fragility.scores import CONFIDENT
+from fragility.trust.keys import load_public_key
+from fragility.trust.signing import SIGNATURE_FILE, verify_signature
+
+EARLIER, STRESS, RULES = "earlier", "stress.parquet", "gate/rules.toml"
+AUDIT_KEY, PACK_KEY = "keys/audit.pub", "keys/pack.pub"
+PROTOCOL, VERDICTS_TEXT, REPORT, REPORT_NUMBERS = "protocol.json", "gate/verdicts.md", "report.html", "report.json"
+INDEX, CARD = "index.html", "model-card.md"
+DERIVED = (PROTOCOL, REPORT, REPORT_NUMBERS, VERDICTS, VERDICTS_TEXT, INDEX, CARD)
+KEY_LIMIT = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a pack says beyond its sources; kept in its document, so that pages can be made again."""
+
+    title: str = "Evidence pack"
+    min_confidence: float = CONFIDENT
+    certificates: bool = True  # whether the certificates themselves are in the pack
+    author: str | None = None
+    purpose: str | None = None
+    date: str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.min_confidence, float) or not 0.0 <= self.min_confidence <= 1.0:
+            raise DataError(f"min_confidence must lie between 0 and 1, got {self.min_confidence!r:.80}")
+        if not isinstance(self.certificates, bool):
+            raise DataError(f"certificates of a pack must be true or false, got {self.certificates!r:.80}")
+        for name in ("title", "author", "purpose", "date"):
+            value = getattr(self, name)
+            if not isinstance(value, str) and (name == "title" or value is not None):
+                raise DataError(f"{name} of a pack must be text, got {value!r:.80}")
+
+    @classmethod
+    def from_dict(cls, document: Any) -> Settings:
+        """Return the settings in a pack's document; floats are written in hexadecimal there."""
+        names = {each.name for each in fields(cls)}
+        if not isinstance(document, Mapping) or set(document) != names:
+            raise CertificateError(f"the settings of a pack are exactly {', '.join(sorted(names))}")
+        try:
+            return cls(**{**document, "min_confidence": float.fromhex(document["min_confidence"])})
+        except (TypeError, ValueError, OverflowError) as error:
+            raise CertificateError(f"the settings of the pack are damaged: {error}") from error
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """What the sources of a pack say, read and brought together."""
+
+    folder: Path
+    settings: Settings
+    audit: StoredAudit
+    signers: tuple[str, ...]  # key ids that the audit's envelope names, whether or not the signatures are valid
+    verified: str | None  # the key under which the audit's signature is valid
+    parities: tuple[ModelParity, ...]
+    gate: Gate | None
+    verdicts: GateResult | None
+    reliability: Mapping[str, Any] | None
+    labels: Mapping[Hashable, Any] | None
+    stress: pa.Table | None
+
+
+def read_evidence(folder: Path, settings: Settings, audit: StoredAudit | None = None) -> Evidence:
+    """Read the sources of a pack; refuse what does not belong together. ``audit`` where it does not lie in the pack."""
+    own = open_audit(folder / AUDIT) if audit is None else audit
+    labels = None if not (folder / LABELS).exists() else read_labels(folder)
+    stress = pq.read_table(folder / STRESS) if (folder / STRESS).exists() else None
+    parities = tuple(ModelParity.load(folder / name) for name in list_parities(folder))
+    for compared in parities:
+        if compared.a.fingerprint != own.manifest.model.fingerprint:
+            raise DataError(
+                f"the comparison of {compared.a.name} with {compared.b.name} is of another model than the audit's; "
+                "compare the audited model with its artefact"
+            )
+    gate = Gate.load(folder / RULES) if (folder / RULES).exists() else None
+    verdicts = None if gate is None else _judge(gate, own, folder, labels, stress)
+    signers, verified = _read_signers(folder, own)
+    reliability = _read_reliability(folder, own) if (folder / RELIABILITY).exists() else None
+    return Evidence(folder, settings, own, signers, verified, parities, gate, verdicts, reliability, labels, stress)
+
+
+def _judge(gate: Gate, audit: Audit, folder: Path, labels: Any, stress: Any) -> GateResult:
+    column = next((rule.by for rule in gate.rules if rule.by not in (None, "predicted")), None)
+    if column is not None:
+        raise DataError(
+            f"a rule cuts by {column!r}, a column of the audited rows, which a pack does not hold; leave that rule out"
+        )
+    earlier = open_audit(folder / EARLIER) if (folder / EARLIER).exists() else None
+    return gate.check(audit, earlier, labels=labels, stress=stress)
+
+
+def read_labels(folder: Path) -> dict[Hashable, Any]:
+    """Return the true classes by id, as text."""
+    try:
+        return {id_text(own_id): label for own_id, label in read_json(folder / LABELS)}
+    except (OSError, TypeError, ValueError) as error:
+        raise CertificateError(f"{LABELS} must hold pairs of an id and a class") from error
+
+
+def _read_reliability(folder: Path, audit: Audit) -> Mapping[str, Any]:
+    """Return a reliability analysis; refuse one of other rows or groups, or one that contradicts itself."""
+    document = SourceReader(folder, audit).document(RELIABILITY)
+    try:
+        lost, rows = document["decisions_lost"], document["predictions"]
+        ids = [id_text(row["id"]) for row in rows]
+        total = math.fsum(row["p_flip"] for row in rows)
+        groups = {group["group"] for group in document["groups"]}
+    except (LookupError, TypeError) as error:
+        raise DataError(f"{RELIABILITY} is not what `fragility reliability --json` writes: {error!r:.80}") from error
+    own = [id_text(own_id) for batch in audit.batches(["id"]) for own_id in batch.column("id").to_pylist()]
+    if ids != own or groups != set(audit.protocol.group_names):
+        raise DataError(
+            "the reliability analysis is of other rows or groups than the audit; make it of the audited rows"
+        )
+    if not math.isclose(lost, total, rel_tol=1e-9, abs_tol=1e-9):
+        raise DataError(f"the reliability analysis says that {lost} decisions are lost, but its rows add up to {total}")
+    return dict(document)
+
+
+def _read_signers(folder: Path, audit: StoredAudit) -> tuple[tuple[str, ...], str | None]:
+    """Return who is said to have signed the audit, and the key of the pack under which that holds."""
+    path = folder / AUDIT / SIGNATURE_FILE
+    if not path.exists():
+        if (folder / AUDIT_KEY).exists():
+            raise VerificationError("the audit is not signed, so there is nothing to verify with a public key")
+        return (), None
+    envelope = read_envelope(read_bounded(path, KEY_LIMIT), path.name)
+    named = tuple(signature.keyid or "a key without an id" for signature in envelope.signatures)
+    if not (folder / AUDIT_KEY).exists():
+        return named, None
+    outcome = verify_signature(audit.folder, folder / AUDIT_KEY, signature=path)
+    if not outcome:
+        failed = next(check for check in outcome.checks if not check.passed)
+        raise VerificationError(f"the signature of the audit does not hold ({failed.name}: {failed.detail})")
+    return named, str(load_public_key(folder / AUDIT_KEY).keyid)
+
+
+def audit_files(folder: Path, *, certificates: bool) -> list[str]:
+    """Return the files of an audit folder that belong into a pack: what its manifest names, and its signature."""
+    manifest = read_manifest(folder)
+    documents = [*manifest.files_of("protocol"), *manifest.files_of("protocol-signature")]
+    named = list(manifest.files or {}) if certificates else documents
+    return [MANIFEST_FILE, *named, *([SIGNATURE_FILE] if (folder / SIGNATURE_FILE).is_file() else [])]

@@ -1,0 +1,1 @@
+"""`fragility serve`: certificates and checks at decision time, over HTTP, and the log of what was decided."""

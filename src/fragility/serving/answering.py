@@ -1,0 +1,154 @@
+"""Answers: rows that were asked about become checks or certificates, and what the log keeps of them."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from fragility.auditing.auditor import Auditor
+from fragility.certificates import Certificates, Manifest
+from fragility.certificates.claims import schema_of
+from fragility.deciding.guard import Guard
+from fragility.errors import Advice, FragilityError, ProtocolError, name_error
+from fragility.evidence.records import make_records
+from fragility.models import Model
+from fragility.policy import ReviewPolicy
+from fragility.protocol import Protocol
+from fragility.serving.entries import LogEntry
+from fragility.serving.requests import AskedRow, Kind, RequestError, list_rows
+
+_TEXT = pa.string()
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """The answers to some rows, in order."""
+
+    documents: list[dict[str, Any]]  # as JSON values
+    events: list[dict[str, Any]]  # what is counted and logged, by name
+    certificates: Certificates
+    rows: dict[str, list[Any]]  # the raw values as they were decided, by field
+    time: dt.datetime
+
+    def to_entry(self, asked: Sequence[AskedRow]) -> LogEntry:
+        """Return what the log keeps; asked: the rows that were asked about."""
+        return LogEntry.of(
+            self.certificates,
+            self.rows,
+            time=self.time,
+            **{name: [event[name] for event in self.events] for name in ("missing", "stale", "p_change", "review")},
+            requests=[row.digest for row in asked],
+        )
+
+
+class Answering:
+    """A model and a protocol, made ready to answer; one thread at a time asks it."""
+
+    def __init__(
+        self,
+        model: Model,
+        protocol: Protocol,
+        *,
+        policy: ReviewPolicy | None = None,
+        rates: Any = None,
+        training: Any = None,
+        engine: str = "auto",
+    ) -> None:
+        self.protocol, self._training = protocol, training
+        self.auditor = Auditor(model, protocol, engine=engine)
+        conditional = training is not None
+        self.guard = Guard(model, protocol, policy, rates, training=training, conditional=conditional, engine=engine)
+        self._columns = schema_of(protocol, self.guard.model.classes, _TEXT).names
+        self._last = dt.datetime.min.replace(tzinfo=dt.UTC)
+
+    def warm_up(self) -> Manifest:
+        """Answer once about a row; return the manifest of its certificate.
+
+        What is slow the first time, such as compiling kernels, is done then. The row is the first training row, or made
+        of values that the protocol knows, or of stand-ins for missing values, or of missing values: whichever the model
+        takes first.
+        """
+        names = [field.name for field in self.protocol.fields]
+        made = make_records(self.protocol.fields, self.protocol.modes, {})
+        nulls: list[Mapping[str, Any]] = [dict.fromkeys(names)]
+        tried: list[tuple[Any, Sequence[str]]] = [(nulls, names), (nulls, ())]
+        if made is not None:
+            tried.insert(0, (made[:1], ()))
+        if self._training is not None:
+            tried.insert(0, (self._training[:1], ()))
+        for place, (rows, missing) in enumerate(tried):
+            try:
+                checks = self.guard.check_rows(rows, [missing], ids=["warm-up"])
+                with suppress(FragilityError):  # a field without a stand-in is refused when it is missing
+                    self.guard.check_rows(rows, [names[:1]], ids=["warm-up"])
+                self.auditor.certify(checks.rows)  # which libraries take part shows after the first answer
+                return self.auditor.certify(checks.rows).manifest
+            except FragilityError as error:
+                if place == len(tried) - 1:
+                    told = "the model cannot be tried on values that the protocol knows (", error, "); give "
+                    raise ProtocolError(*told, Advice("training=...", "training rows with --train")) from error
+        raise AssertionError
+
+    def answer(self, kind: Kind, rows: Sequence[AskedRow], *, intervals: bool = False) -> Answers:
+        """Return the answers; RequestError if the model or the protocol cannot answer about one of the rows."""
+        try:
+            answers = self._check(rows, intervals) if kind == "check" else self._certify(rows)
+        except FragilityError as error:
+            raise RequestError(422, "not_answerable", error) from error
+        except Exception as error:  # whatever a model may raise
+            raise RequestError(500, "model_failed", f"the model cannot answer: {name_error(error)}") from error
+        return answers
+
+    def _now(self) -> dt.datetime:
+        """Return the time, which never goes back: events are logged in its order."""
+        self._last = max(self._last, dt.datetime.now(dt.UTC))
+        return self._last
+
+    def _certify(self, rows: Sequence[AskedRow]) -> Answers:
+        values = list_rows(rows)
+        certificates = self.auditor.certify([dict(row.values) for row in rows], ids=[row.id for row in rows])
+        documents = certificates.table.select(self._columns).to_pylist()
+        events = [
+            {
+                "decision": document["predicted"],
+                "exposure": document["exposure"],
+                "missing": row.nulls,
+                "stale": (),
+                "p_change": None,
+                "review": None,
+            }
+            for document, row in zip(documents, rows, strict=True)
+        ]
+        return Answers(documents, events, certificates, values, self._now())
+
+    def _check(self, rows: Sequence[AskedRow], intervals: bool) -> Answers:
+        checks = self.guard.check_rows(
+            [dict(row.values) for row in rows],
+            [row.missing for row in rows],
+            [row.stale for row in rows],
+            ids=[row.id for row in rows],
+            intervals=intervals,
+        )
+        events = [
+            {
+                "decision": check.decision,
+                "exposure": check.certificate.exposure,
+                "missing": check.missing,
+                "stale": check.stale,
+                "p_change": check.p_change,
+                "review": check.review,
+            }
+            for check in checks
+        ]
+        values = list_rows(rows)
+        for name in {name for check in checks for name in check.missing}:
+            stood_in = checks.rows[name].tolist()
+            values[name] = [
+                stood_in[place] if name in check.missing else values[name][place] for place, check in enumerate(checks)
+            ]
+        return Answers([check.to_dict() for check in checks], events, checks.certificates, values, self._now())

@@ -1,0 +1,225 @@
+"""Micro-batches: rows of requests that come at about the same time are answered, logged and acknowledged together.
+
+    request -> queue -> answered in one thread -> journal, in another -> the request's future
+
+The first row of a batch waits for others at most as long as declared, and a batch holds at most so many rows. While one
+batch is answered the next gathers, and the batch before it is written to the disk; all that wait there are written
+together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from fragility.errors import FragilityError, name_error
+from fragility.serving.answering import Answering, Answers
+from fragility.serving.entries import LogEntry
+from fragility.serving.log import ServingLog
+from fragility.serving.metrics import Metrics
+from fragility.serving.requests import AskedRow, Kind, RequestError
+
+UNWRITTEN = 4  # batches that are answered and not on the disk yet; the next one waits
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRules:
+    """How rows are gathered."""
+
+    wait: float = 0.0  # seconds that the first row of a batch waits for others
+    most: int = 256  # rows of a batch
+    most_queued: int = 10_000  # rows that may wait; more are refused
+
+
+class Answer(NamedTuple):
+    """The answer to a job."""
+
+    documents: list[dict[str, Any]]  # per row
+    time: dt.datetime
+
+
+@dataclass(eq=False, slots=True)
+class Job:
+    """Rows of one request that are answered alike."""
+
+    kind: Kind
+    rows: Sequence[AskedRow]
+    intervals: bool
+    logged: bool  # whether they go to the log; false for rows that are there already
+    answer: asyncio.Future[Answer] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+    @property
+    def key(self) -> tuple[Kind, bool, bool]:
+        """What the jobs of a batch have in common."""
+        return self.kind, self.intervals, self.logged
+
+
+class Outcome(NamedTuple):
+    """What came of jobs that were answered together."""
+
+    jobs: list[Job]
+    answers: Answers | RequestError
+    written: Future[None] | None = None  # done when the journal is on the disk; None for what is not logged
+
+
+class Batcher:
+    """Answers jobs in batches; everything but the answering and the writing happens in the event loop."""
+
+    def __init__(self, answering: Answering, log: ServingLog | None, rules: BatchRules, metrics: Metrics) -> None:
+        self.answering, self.log, self.rules, self.metrics = answering, log, rules, metrics
+        self._queue: deque[Job] = deque()
+        self._queued = 0  # rows
+        self._came = asyncio.Event()
+        self._answerer, self._writer = ThreadPoolExecutor(1, "answer"), ThreadPoolExecutor(1, "journal")
+        self._unwritten: deque[tuple[LogEntry, Future[None]]] = deque()
+        self._room = asyncio.Semaphore(UNWRITTEN)
+        self._task: asyncio.Task[None] | None = None
+        self._finishing: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        """Begin to answer."""
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """Stop answering; what is being written is finished."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await asyncio.gather(*self._finishing, return_exceptions=True)
+        for job in self._queue:
+            job.answer.cancel()
+        self._answerer.shutdown()
+        self._writer.shutdown()
+
+    @property
+    def queued(self) -> int:
+        """Rows that wait."""
+        return self._queued
+
+    def submit(self, job: Job) -> asyncio.Future[Answer]:
+        """Put a job into the queue; return the future of its answers."""
+        if self._queued + len(job.rows) > self.rules.most_queued:
+            raise RequestError(
+                503, "overloaded", f"{self._queued} rows wait for an answer already; try again in a moment"
+            )
+        self._queue.append(job)
+        self._queued += len(job.rows)
+        self.metrics.queue.set(self._queued)
+        self._came.set()
+        return job.answer
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._came.wait()
+            await self._room.acquire()  # what comes while the disk is behind joins the next batch
+            if self.rules.wait > 0 and self._queued < self.rules.most:
+                await asyncio.sleep(self.rules.wait)
+            jobs = self._take()
+            if not jobs:
+                self._room.release()
+                continue
+            self.metrics.batch.observe(sum(len(job.rows) for job in jobs))
+            outcomes = await loop.run_in_executor(self._answerer, self._answer, jobs)
+            finishing = asyncio.create_task(self._finish(outcomes))
+            self._finishing.add(finishing)
+            finishing.add_done_callback(self._finishing.discard)
+
+    def _take(self) -> list[Job]:
+        """Take the jobs of the next batch from the queue, in order; those that nobody waits for are dropped."""
+        jobs: list[Job] = []
+        rows = 0
+        while self._queue:
+            job = self._queue[0]
+            if not job.answer.done():
+                if jobs and (job.key != jobs[0].key or rows + len(job.rows) > self.rules.most):
+                    break
+                jobs.append(job)
+                rows += len(job.rows)
+            self._queue.popleft()
+            self._queued -= len(job.rows)
+        self.metrics.queue.set(self._queued)
+        if not self._queue:
+            self._came.clear()
+        return jobs
+
+    # --- in the threads -------------------------------------------------------------------------------------
+
+    def _answer(self, jobs: list[Job]) -> list[Outcome]:
+        """Answer all jobs at once; if that fails, each by itself, so that a row cannot spoil another's answer."""
+        first, rows = jobs[0], [row for job in jobs for row in job.rows]
+        try:
+            answers = self.answering.answer(first.kind, rows, intervals=first.intervals)
+            written = self._begin_writing(answers, rows) if first.logged and self.log is not None else None
+            return [Outcome(jobs, answers, written)]
+        except RequestError as error:
+            if len(jobs) == 1:
+                return [Outcome(jobs, error)]
+        return [outcome for job in jobs for outcome in self._answer([job])]
+
+    def _begin_writing(self, answers: Answers, rows: list[AskedRow]) -> Future[None]:
+        """Let the other thread write answers to the journal; return the future of that."""
+        written: Future[None] = Future()
+        try:
+            self._unwritten.append((answers.to_entry(rows), written))
+            self._writer.submit(self._write)
+        except FragilityError as error:
+            written.set_exception(_withhold(error))
+        return written
+
+    def _write(self) -> None:
+        """Write all entries that wait to the journal, with one wait for the disk."""
+        assert self.log is not None
+        waiting = [self._unwritten.popleft() for _ in range(len(self._unwritten))]
+        if not waiting:  # written together with the ones before
+            return
+        try:
+            self.log.append(*(entry for entry, _ in waiting))
+        except Exception as error:
+            for _, written in waiting:
+                written.set_exception(_withhold(error))
+        else:
+            for _, written in waiting:
+                written.set_result(None)
+
+    # --- in the event loop ----------------------------------------------------------------------------------
+
+    async def _finish(self, outcomes: list[Outcome]) -> None:
+        """Hand out answers when they are on the disk, and refusals."""
+        try:
+            for jobs, answers, written in outcomes:
+                try:
+                    if isinstance(answers, RequestError):
+                        raise answers
+                    if written is not None:
+                        await asyncio.wrap_future(written)
+                        self.metrics.logged.inc(len(answers.events))
+                except RequestError as error:
+                    for job in jobs:
+                        if not job.answer.done():
+                            job.answer.set_exception(error)
+                else:
+                    self._hand_out(jobs, answers)
+        finally:
+            self._room.release()
+
+    def _hand_out(self, jobs: list[Job], answers: Answers) -> None:
+        start = 0
+        for job in jobs:
+            stop = start + len(job.rows)
+            if not job.answer.done():
+                job.answer.set_result(Answer(answers.documents[start:stop], answers.time))
+            start = stop
+        if jobs[0].logged:  # a row that is asked about again is counted once
+            for event in answers.events:
+                self.metrics.count_event(event)
+
+
+def _withhold(error: Exception) -> RequestError:
+    told = str(error) if isinstance(error, FragilityError) else name_error(error)
+    return RequestError(503, "not_logged", f"the answer is withheld because it could not be logged: {told}")

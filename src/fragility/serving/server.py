@@ -1,0 +1,138 @@
+"""The process of `fragility serve`: its address, and an end that finishes what is in flight and seals the log."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+
+from fragility.errors import DataError, FragilityError
+from fragility.files import read_bounded
+from fragility.serving.answering import Answering
+from fragility.serving.app import ServiceRules, create_app
+from fragility.serving.log import ServingLog
+
+TOKEN_VARIABLE = "FRAGILITY_TOKEN"
+SHORTEST_TOKEN = 16  # characters
+TOKEN_BYTES = 4096
+BACKLOG = 2048
+
+
+class AddressError(FragilityError):
+    """The address asked for cannot be used."""
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is reached from this machine only."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def read_token(path: Path | None, environment: Mapping[str, str]) -> str | None:
+    """Return the token of a file, or of the environment; None where there is neither."""
+    if path is not None:
+        try:
+            token = read_bounded(path, TOKEN_BYTES).decode("ascii").strip()
+        except (OSError, ValueError) as error:
+            raise DataError(f"cannot read the token {path}: {getattr(error, 'strerror', None) or error}") from error
+        source = str(path)
+    else:
+        token, source = environment.get(TOKEN_VARIABLE, "").strip(), TOKEN_VARIABLE
+        if not token:
+            return None
+    if len(token) < SHORTEST_TOKEN or not all(33 <= ord(letter) <= 126 for letter in token):
+        raise DataError(
+            f"the token in {source} must be at least {SHORTEST_TOKEN} letters and digits without spaces; make one with "
+            "`python -c 'import secrets; print(secrets.token_urlsafe(32))'`"
+        )
+    return token
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that accepts connections at an address; port 0 is any free one."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        # asyncio sends small answers at once on sockets that name their protocol; others wait 40 ms for a client's ACK.
+        listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        try:
+            if os.name == "posix":  # elsewhere it would let another program listen on the same port
+                listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(address)
+            listening.listen(BACKLOG)
+        except BaseException:
+            listening.close()
+            raise
+        return listening
+    except OSError as error:
+        told = error.strerror or error
+        raise AddressError(f"cannot listen on {host}, port {port}: {told}; choose another --host or --port") from error
+
+
+class Server(uvicorn.Server):
+    """A server that ends well at SIGINT, SIGTERM and SIGHUP: it stops accepting, finishes, and returns."""
+
+    def __init__(self, config: uvicorn.Config, on_start: Callable[[], None], on_stop: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_start, self._on_stop = on_start, on_stop
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._on_start()  # signals are obeyed and connections accepted from now on
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+        obeyed = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, self.handle_exit) for number in obeyed}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._on_stop()
+        if self.should_exit:  # asked twice: what is in flight is left, and the log keeps what it has acknowledged
+            self.force_exit = True
+        self.should_exit = True
+
+
+def serve(
+    answering: Answering,
+    log: ServingLog | None,
+    rules: ServiceRules,
+    listening: socket.socket,
+    *,
+    announce: Callable[[str], None],
+) -> None:
+    """Serve until a signal ends it; ``announce`` is told the address."""
+    app, service = create_app(answering, log, rules)
+    host, port = listening.getsockname()[:2]
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        lifespan="on",
+        ws="none",
+        timeout_graceful_shutdown=int(rules.guards.most_seconds) + 1,
+    )
+    address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    server = Server(config, lambda: announce(address), service.refuse_more)
+    server.run(sockets=[listening])

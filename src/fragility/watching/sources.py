@@ -1,0 +1,302 @@
+"""Where decisions come from: dated audits, or the sealed log of `fragility serve`. Both are read part by part."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain, islice
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fragility.arrays import Floats, Integers
+from fragility.certificates import Audit, StoredAudit, open_audit
+from fragility.certificates.comparison import differences_between, list_differences
+from fragility.certificates.folder import MANIFEST_FILE, read_manifest
+from fragility.errors import Advice, CertificateError, DataError
+from fragility.protocol import Protocol
+from fragility.serving.log import LOG_FILE, list_audits
+from fragility.serving.sealing import AuditPlace, read_part
+from fragility.watching.events import (
+    EventBatch,
+    EventLayout,
+    Measure,
+    days_of,
+    find_outside,
+    find_repeats,
+    lay_out_log,
+    make_batch,
+    spread_lists,
+)
+
+EPOCH = dt.date(1970, 1, 1)
+DATE = re.compile(r"(?<!\d)(\d{4})-?(\d{2})-?(\d{2})(?!\d)")
+EVENT_COLUMNS = ("time", "decision", "confidence", "exposure", "flip_budget", "missing", "stale", "p_change")
+AUDIT_COLUMNS = ("predicted", "confidence", "flip_budget", "exposure")
+BATCH_ROWS = 65_536  # rows of a log that are taken together, whatever the size of its parts
+
+Days: TypeAlias = tuple[dt.date, ...]
+
+
+def is_log(folder: str | os.PathLike[str]) -> bool:
+    """Whether a folder is a log of `fragility serve`."""
+    return (Path(folder) / LOG_FILE).exists()
+
+
+@dataclass(frozen=True, eq=False)
+class LoggedDecisions:
+    """The decisions of a log: those of its last protocol, in the order in which they were sealed."""
+
+    folder: Path
+
+    @cached_property
+    def audits(self) -> tuple[Path, ...]:
+        """The audit folders of the last protocol."""
+        found = list_audits(self.folder)
+        if not found:
+            raise DataError(f"the log {self.folder} has no sealed rows yet; watch it again later")
+        digests = [read_manifest(audit).protocol_digest for audit in found]
+        since = max((place + 1 for place, digest in enumerate(digests) if digest != digests[-1]), default=0)
+        return tuple(found[since:])
+
+    @cached_property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader has to know of the log."""
+        left_out = len(list_audits(self.folder)) - len(self.audits)
+        if not left_out:
+            return ()
+        folders = "1 audit folder" if left_out == 1 else f"{left_out} audit folders"
+        return (f"The protocol was changed: {folders} of earlier protocols were left out.",)
+
+    @cached_property
+    def last(self) -> StoredAudit:
+        """The last audit folder."""
+        return StoredAudit(self.audits[-1])
+
+    @property
+    def protocol(self) -> Protocol:
+        return self.last.protocol
+
+    @cached_property
+    def layout(self) -> EventLayout:
+        return lay_out_log(self.protocol, self.last.classes, ranged=True)
+
+    def batches(self, min_confidence: float) -> Iterator[EventBatch]:
+        """Return all sealed decisions, some at a time."""
+        layout, names = self.layout, self.layout.fields
+        for events, rows in join_parts(self._parts(), BATCH_ROWS):
+            missing, stale = (
+                spread_lists(events.column(word).combine_chunks(), names, word) for word in ("missing", "stale")
+            )
+            columns = {name: rows.column(name).to_numpy(zero_copy_only=False) for name in layout.ranged}
+            yield make_batch(
+                layout,
+                self.protocol,
+                day=days_of(events.column("time")),
+                decision=events.column("decision"),
+                confidence=events.column("confidence").to_numpy(),
+                flip_budget=events.column("flip_budget").to_numpy(),
+                means=[events.column("exposure").to_numpy()],
+                min_confidence=min_confidence,
+                missing=missing,
+                stale=stale,
+                outside=find_outside(columns, layout.ranged, self.protocol) if layout.ranged else None,
+                repeated=find_repeats([code_values(rows.column(name)) for name in names], missing),
+                p_change=events.column("p_change").to_numpy(),
+            )
+
+    def _parts(self) -> Iterator[tuple[pa.Table, pa.Table]]:
+        """Return events and rows, part by part."""
+        names = list(self.layout.fields)
+        for audit in self.audits:
+            place = AuditPlace(self.folder, int(audit.name))
+            for index in range(len(read_manifest(audit).files_of("certificates"))):
+                events = read_part(place.events, index, list(EVENT_COLUMNS))
+                rows = read_part(place.rows, index, names)
+                if len(rows) != len(events):
+                    raise CertificateError(
+                        f"part {index} of {place.events} has {len(events)} events but {len(rows)} rows; restore the log"
+                    )
+                yield events, rows
+
+    def first_audit(self) -> Audit:
+        """The certificates of the first days."""
+        return StoredAudit(self.audits[0])
+
+    def models(self) -> list[tuple[str, str]]:
+        """Return the models that answered, in order: kind and fingerprint, each once in a row."""
+        found = [read_manifest(audit).model for audit in self.audits]
+        return drop_repeated([(model.kind, model.fingerprint) for model in found])
+
+
+def join_parts(parts: Iterator[tuple[pa.Table, pa.Table]], rows: int) -> Iterator[tuple[pa.Table, pa.Table]]:
+    """Return parts joined to about so many rows, an even number of them except at the end."""
+    waiting: list[tuple[pa.Table, pa.Table]] = []
+    for part in parts:
+        waiting.append(part)
+        count = sum(len(events) for events, _ in waiting)
+        if count >= rows:
+            whole = [pa.concat_tables([pair[side] for pair in waiting]) for side in (0, 1)]
+            even = count // 2 * 2
+            yield whole[0].slice(0, even), whole[1].slice(0, even)
+            waiting = [(whole[0].slice(even), whole[1].slice(even))] if even < count else []
+    if waiting:
+        yield pa.concat_tables([pair[0] for pair in waiting]), pa.concat_tables([pair[1] for pair in waiting])
+
+
+def code_values(column: pa.ChunkedArray) -> Integers:
+    """Return (n,) numbers that are equal where values are; -1 where there is none."""
+    coded = pc.dictionary_encode(column.combine_chunks())
+    return np.asarray(pc.fill_null(coded.indices, -1).to_numpy(zero_copy_only=False), dtype=np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class DatedAudits:
+    """Audits with a date each, in the order of time: what a day decided."""
+
+    audits: tuple[Audit, ...]
+    dates: Days
+
+    @classmethod
+    def of(cls, audits: Sequence[Audit | str | os.PathLike[str]], dates: Sequence[dt.date | str] | None) -> DatedAudits:
+        """Open the audits; dates are given, or read from the names of their folders."""
+        opened = [audit if isinstance(audit, Audit) else open_audit(audit) for audit in audits]
+        known = list(dates) if dates is not None else [_date_of(audit) for audit in opened]
+        if len(known) != len(opened):
+            raise DataError(
+                f"one date per audit was expected: {len(opened)} audits, {len(known)} dates; correct ",
+                Advice("dates", "--dates"),
+            )
+        days = [read_date(each) for each in known]
+        if len(set(days)) < len(days):
+            repeated = next(day for day in days if days.count(day) > 1)
+            raise DataError(
+                f"two audits are dated {repeated}; give each a date of its own with ", Advice("dates", "--dates")
+            )
+        order = sorted(range(len(days)), key=lambda place: days[place])
+        made = cls(tuple(opened[i] for i in order), tuple(days[i] for i in order))
+        made._check()
+        return made
+
+    def _check(self) -> None:
+        """Refuse audits that cannot stand on one line of time."""
+        first = self.audits[0]
+        for audit, date in zip(self.audits, self.dates, strict=True):
+            if [*map(str, audit.classes)] != [*map(str, first.classes)]:
+                raise DataError(
+                    f"the audit of {date} is of a model with other classes than the first one; watch it alone"
+                )
+            deciding = [one for one in differences_between(first.protocol, audit.protocol) if one.decides_flips]
+            if deciding:
+                raise DataError(
+                    f"the audit of {date} was made under a protocol that differs from the first in "
+                    f"{list_differences(deciding)}, so a change over time is not the model's; audit all under one "
+                    "protocol"
+                )
+
+    notes: tuple[str, ...] = ()
+
+    @property
+    def protocol(self) -> Protocol:
+        return self.audits[0].protocol
+
+    @property
+    def last(self) -> Audit:
+        """The latest audit."""
+        return self.audits[-1]
+
+    @cached_property
+    def layout(self) -> EventLayout:
+        lattices = [audit.lattice_declaration for audit in self.audits]
+        rated = {str(each.rates) for each in lattices if each is not None and each.has_failures}
+        same = all(each is not None and each.has_failures for each in lattices) and len(rated) == 1
+        means: tuple[Measure, ...] = ("exposure", "lost") if same else ("exposure",)
+        return EventLayout((), (), tuple(map(str, self.audits[0].classes)), means, ())
+
+    def batches(self, min_confidence: float) -> Iterator[EventBatch]:
+        """Return all certificates, some at a time."""
+        for audit, date in zip(self.audits, self.dates, strict=True):
+            yield from read_audit(audit, self.layout, (date - EPOCH).days, min_confidence)
+
+    def models(self) -> list[tuple[str, str]]:
+        """Return the models, in order: kind and fingerprint, each once in a row."""
+        found = [audit.manifest.model for audit in self.audits]
+        return drop_repeated([(model.kind, model.fingerprint) for model in found])
+
+
+def read_audit(audit: Audit, layout: EventLayout, day: int, min_confidence: float) -> Iterator[EventBatch]:
+    """Return the certificates of an audit as decisions of one day; columns that a log alone has are left empty."""
+    extra = ["failure_probability"] if "lost" in layout.means else []
+    for table in audit.batches([*AUDIT_COLUMNS, *extra]):
+        yield make_batch(
+            layout,
+            audit.protocol,
+            day=np.full(len(table), day, dtype=np.int64),
+            decision=table.column("predicted"),
+            confidence=_floats(table, "confidence"),
+            flip_budget=_integers(table, "flip_budget"),
+            means=[_floats(table, name) for name in ("exposure", *extra)],
+            min_confidence=min_confidence,
+        )
+
+
+def drop_repeated(models: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return the models without those that follow on themselves."""
+    return [
+        model
+        for model, before in zip(models, chain([None], islice(models, len(models))), strict=False)
+        if model != before
+    ]
+
+
+def read_date(value: dt.date | str) -> dt.date:
+    """Return a date; refuse a text that is none."""
+    if isinstance(value, dt.datetime):
+        return value.date()
+    if isinstance(value, dt.date):
+        return value
+    try:
+        return dt.date.fromisoformat(value)
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"a date such as 2026-11-18 was expected, got {value!r:.80}; correct ", Advice("dates", "--dates")
+        ) from error
+
+
+def _date_of(audit: Audit) -> dt.date:
+    """Return the date in the name of an audit's folder, since the manifest holds no time."""
+    folder = audit.folder if isinstance(audit, StoredAudit) else None
+    found = DATE.search(folder.resolve().name) if folder is not None else None
+    if found is not None:
+        try:
+            return dt.date(*map(int, found.groups()))
+        except ValueError:
+            pass
+    name = "an audit in memory" if folder is None else f"the folder {folder}"
+    raise DataError(
+        f"{name} has no date such as 2026-11-18 in its name; give the dates with ", Advice("dates", "--dates")
+    )
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse a folder that is neither an audit nor a log."""
+    if not is_log(folder) and not (folder / MANIFEST_FILE).exists():
+        raise DataError(
+            f"{folder} is neither an audit folder nor a log of `fragility serve`; a folder with {MANIFEST_FILE} or "
+            f"{LOG_FILE} was expected"
+        )
+
+
+def _floats(table: pa.Table, name: str) -> Floats:
+    return np.asarray(table.column(name).to_numpy(), dtype=np.float64)
+
+
+def _integers(table: pa.Table, name: str) -> Integers:
+    return np.asarray(table.column(name).to_numpy(), dtype=np.int64)

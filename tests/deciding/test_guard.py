@@ -1,0 +1,253 @@
+"""The guard: what a check says is what the library says elsewhere, and what a user gets wrong is said in a sentence."""
+
+import json
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pandas as pd
+import pipelines
+import pytest
+import scipy.sparse as sp
+from sklearn.compose import make_column_transformer
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, QuantileTransformer, StandardScaler
+
+import fragility as fg
+
+CASES = [("lightgbm", "transformed"), ("logistic", "transformed"), ("mlp", "transformed"), ("lightgbm", "raw")]
+
+
+@pytest.fixture(scope="module")
+def case():
+    return pipelines.fitted("credit_g", "lightgbm", "transformed")
+
+
+@pytest.fixture(scope="module")
+def guard(case):
+    return fg.Guard(case.model, fg.Protocol.fit(case.model, case.X_train, catalogue=8))
+
+
+@pytest.mark.parametrize(("family", "space"), CASES)
+def test_a_check_says_what_the_library_says(family, space):
+    case = pipelines.fitted("credit_g", family, space)
+    protocol = fg.Protocol.fit(case.model, case.X_train, space=space, catalogue=6)
+    guard = fg.Guard(case.model, protocol, rates=0.05)
+    X = case.X_test[:12]
+    checks = guard.check_rows(X, [["duration"], ["age", "checking_status"], []] * 4, intervals=True)
+    rows, certs = checks.rows, checks.certificates
+    assert certs.table.equals(fg.audit(case.model, rows, protocol, lattice=False).table)
+    modes = fg.assess_modes(case.model, rows, protocol)
+    sets = fg.find_failing_sets(case.model, rows, protocol)
+    lost = fg.failure_probability(case.model, rows, protocol, 0.05)
+    stable = fg.find_stability_intervals(case.model, rows, protocol)
+    for i, check in enumerate(checks):
+        assert check.id == X.index[i] and check.certificate == certs[i]
+        assert check.decision == certs[i].predicted and check.confidence == certs[i].confidence
+        for mode, exposure in check.exposure.items():
+            assert exposure == pytest.approx(modes[mode].exposure[i], abs=1e-6)
+        if check.failing_sets_exact and sets.resolved[i]:
+            assert len(check.failing_sets[0] if check.failing_sets else ()) == (sets.size[i] if sets.found[i] else 0)
+        if sets.method[i] == "lattice" and sets.found[i] and check.failing_sets_exact:
+            assert check.failing_sets[0] == sets.groups(i)
+            assert len(check.failing_sets) == min(20, sets.count[i])
+        if lost.exact[i]:
+            assert check.failure_probability == pytest.approx(lost.p_flip[i], abs=1e-9)
+            assert check.failure_interval is None
+        elif check.failure_interval is not None:
+            assert check.failure_interval == (lost.low[i], lost.high[i])
+        assert check.intervals == {name: stable.interval(i, name) for name in stable.by_field}
+        json.dumps(check.to_dict(), allow_nan=False)
+    assert checks.to_pandas()["id"].tolist() == X.index.tolist() and len(checks[2:4]) == 2
+
+
+def test_the_rows_as_decided_verify(case, guard, tmp_path):
+    checks = guard.check_rows(case.X_test[:20], [["duration", "purpose"]] * 20)
+    checks.certificates.save(tmp_path / "audit")
+    assert fg.verify(tmp_path / "audit", case.model, checks.rows)
+    known = case.X_test[:20].drop(columns=["duration", "purpose"])
+    pd.testing.assert_frame_equal(checks.rows[list(known)], known, check_dtype=False)
+    assert checks.rows["duration"].nunique() == 1 and checks.rows["purpose"].nunique() == 1
+
+
+def test_stand_ins_are_the_baseline_in_raw_units(case, guard):
+    rows = guard.check_rows(case.X_test[:1], [list(case.X_test)]).rows
+    for name in case.X_train:
+        column = case.X_train[name]
+        if pd.api.types.is_numeric_dtype(column):
+            wanted = round(column.mean()) if pd.api.types.is_integer_dtype(column) else column.mean()
+            assert float(rows[name].iloc[0]) == pytest.approx(wanted, rel=1e-6)
+        else:
+            assert rows[name].iloc[0] == column.mode().iloc[0]
+
+
+def test_a_monotone_transformation_is_inverted():
+    X, y = fg.load_credit_g()
+    X = X[["credit_amount", "age"]].astype(float)
+    model = make_pipeline(QuantileTransformer(n_quantiles=50), LogisticRegression()).fit(X[:600], y[:600])
+    guard = fg.Guard(model, fg.Protocol.fit(model, X[:600]))
+    rows = guard.check_rows(X[700:701], [["credit_amount"]]).rows
+    encoded = model[0].transform(rows)[0, 0]
+    assert encoded == pytest.approx(model[0].transform(X[:600])[:, 0].mean(), abs=1e-3)
+
+
+def test_the_rows_own_nulls_count(case, guard):
+    row = dict(case.X_test.iloc[3].astype(object))
+    told = guard.check(row, missing=["duration", "purpose"])
+    absent = {name: value for name, value in row.items() if name not in ("duration", "purpose")}
+    nulls = {**row, "duration": None, "purpose": float("nan")}
+    table = pd.DataFrame([nulls])[list(case.X_test)]
+    for found in (
+        guard.check(absent, missing=None),
+        guard.check(nulls, missing=None),
+        guard.check(absent, missing=["duration", "purpose"]),
+        guard.check_rows([absent])[0],
+        guard.check_rows(table)[0],
+        guard.check_rows(table.drop(columns="purpose"))[0],
+    ):
+        assert found.to_dict() == told.to_dict() and found.missing == ("duration", "purpose")
+
+
+def test_under_the_baseline_missing_the_imputer_decides():
+    X, y = fg.load_credit_g()
+    X = X[["duration", "age", "credit_amount"]].astype(float).mask(np.random.default_rng(0).random((1000, 3)) < 0.05)
+    model = make_pipeline(SimpleImputer(strategy="median"), StandardScaler(), LogisticRegression()).fit(
+        X[:600], y[:600]
+    )
+    guard = fg.Guard(model, fg.Protocol.fit(model, X[:600], baseline="missing"))
+    checks = guard.check_rows(X[700:710], [["duration"]] * 10)
+    assert checks.rows["duration"].isna().all()
+    hidden = X[700:710].assign(duration=np.nan)
+    assert [check.decision for check in checks] == model.predict(hidden).tolist()
+    assert [check.confidence for check in checks] == pytest.approx(model.predict_proba(hidden).max(axis=1))
+
+
+def test_a_policy_says_what_goes_to_review(case):
+    protocol = fg.Protocol.fit(case.model, case.X_train, catalogue=6)
+    certs = fg.audit(case.model, case.X_test, protocol, modes=["wrong"])
+    labels = fg.label_brittle(case.model, case.X_test, protocol)
+    for by in ("exposure", "wrong"):
+        for segments in (None, "predicted"):
+            policy = fg.ReviewPolicy.fit(certs, labels, risk=0.3, by=by, segments=segments)
+            checks = fg.Guard(case.model, protocol, policy).check_rows(case.X_test[:60])
+            selected = set(policy.select(certs[:60]).table.column("id").to_pylist())
+            assert {check.id for check in checks if check.review} == selected
+    assert fg.Guard(case.model, protocol).check(dict(case.X_test.iloc[0])).review is None
+
+
+def test_rates_of_modes_and_recorded_events(case):
+    protocol = fg.Protocol.fit(case.model, case.X_train, catalogue=4)
+    events = fg.Outages.from_events([{"duration", "age"}, {"checking_status"}])
+    for rates in (events, {"duration": {"lost": 0.1, "wrong": 0.2}}, {"duration": 0.5, "age": 0.1}):
+        checks = fg.Guard(case.model, protocol, rates=rates).check_rows(case.X_test[:5])
+        own = fg.failure_probability(case.model, case.X_test[:5], protocol, rates)
+        assert [check.failure_probability for check in checks] == pytest.approx(own.p_flip, abs=1e-9)
+        assert {check.failure_condition for check in checks} == {own.condition}
+
+
+def test_threads_and_pickles_change_nothing(case, guard):
+    rows = [dict(row.astype(object)) for _, row in case.X_test[:16].iterrows()]
+    missing = [["duration"], ["age", "purpose"], [], ["checking_status"]] * 4
+    alone = [guard.check(row, names).to_dict() for row, names in zip(rows, missing, strict=True)]
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(lambda pair: guard.check(*pair).to_dict(), zip(rows, missing, strict=True))) == alone
+    again = pickle.loads(pickle.dumps(guard))
+    assert [again.check(row, names).to_dict() for row, names in zip(rows, missing, strict=True)] == alone
+
+
+def test_arrays_and_polars_are_checked(case):
+    polars = pytest.importorskip("polars")
+    X, y = fg.load_credit_g()
+    X = X[["duration", "age", "credit_amount"]]
+    model = make_pipeline(StandardScaler(), LogisticRegression()).fit(X.to_numpy(), y)
+    guard = fg.Guard(model, fg.Protocol.fit(model, X.to_numpy()))
+    checks = guard.check_rows(X[:4].to_numpy(), [["x0"]] * 4)
+    again = guard.check({"x1": X["age"][0], "x2": X["credit_amount"][0]}, missing=["x0"])
+    assert again.p_change == checks[0].p_change and again.decision == checks[0].decision
+    encode = make_column_transformer((StandardScaler(), ["duration", "age"]), (StandardScaler(), ["credit_amount"]))
+    named = make_pipeline(encode, LogisticRegression()).fit(polars.from_pandas(X), y)
+    guard = fg.Guard(named, fg.Protocol.fit(named, polars.from_pandas(X)))
+    with_gap = polars.from_pandas(X[:4]).with_columns(polars.Series("duration", [None, 12, None, 24]))
+    found = guard.check_rows(with_gap)
+    assert [check.missing for check in found] == [("duration",), (), ("duration",), ()]
+
+
+def test_a_story_is_told(case, guard):
+    check = guard.check(dict(case.X_test.iloc[0].astype(object)), missing=["duration"], stale=["age"], id="A-17")
+    told = str(check)
+    assert told.startswith("row A-17: ") and "decided without duration and on stale values of age" in told
+    assert "knowing duration and age would" in told and "exposure: lost" in told
+    hanging = f"it hangs on {check.failing_sets[0][0]}" if check.failing_sets else "no loss of whole groups flips it"
+    assert hanging in told
+    plain = str(guard.check(dict(case.X_test.iloc[0].astype(object))))
+    assert "knowing" not in plain and "decided without" not in plain
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"missing": ["income"]}, "the missing fields of row 0 name 'income', which the model does not know"),
+        ({"stale": ["incme", "x"]}, "the stale fields of row 0 name 'incme', 'x', which the model does not know"),
+        ({"missing": ["age"], "stale": ["age"]}, "row 0 names 'age' as missing and as stale; name it once"),
+    ],
+)
+def test_unknown_fields_are_refused(case, guard, how, message):
+    with pytest.raises(fg.DataError, match=message):
+        guard.check(dict(case.X_test.iloc[0].astype(object)), **how)
+
+
+def test_other_mistakes_are_said_in_a_sentence(case, guard):
+    row = dict(case.X_test.iloc[0].astype(object))
+    X = case.X_test[:2]
+    protocol = guard.protocol
+    with pytest.raises(fg.DataError, match=r"check takes one row, got 2; use check_rows"):
+        guard.check(X, missing=None)
+    with pytest.raises(fg.DataError, match="one collection of missing fields per row is needed: 2 rows, 1 given"):
+        guard.check_rows(X, [["age"]])
+    with pytest.raises(fg.DataError, match="one collection of stale fields per row is needed: 2 rows, 1 given"):
+        guard.check_rows(X, None, [["age"]])
+    with pytest.raises(fg.DataError, match="'age'"):
+        guard.check({name: value for name, value in row.items() if name != "age"})
+    with pytest.raises(fg.DataError, match="'nonsense'"):
+        guard.check({**row, "nonsense": 1})
+    with pytest.raises(fg.DataError, match="got a sparse matrix"):
+        guard.check_rows(sp.csr_matrix(np.ones((2, len(row)))))
+    with pytest.raises(fg.DataError, match="draws must be a power of two of at least 16, got 100"):
+        fg.Guard(case.model, protocol, draws=100)
+    with pytest.raises(fg.DataError, match=r"conditional=True takes values from training rows; give training=\.\.\."):
+        fg.Guard(case.model, protocol, conditional=True)
+    with pytest.raises(fg.ProtocolError, match="a Protocol was expected, got dict"):
+        fg.Guard(case.model, {})
+    paper = fg.Guard(case.model, fg.Protocol.paper(case.model, case.X_train))
+    with pytest.raises(fg.EvidenceError, match=r"'purpose' is missing, and no raw value stands for its baseline"):
+        paper.check(row, missing=["purpose"])
+    assert paper.check(row, missing=["duration"]).p_change is not None
+
+
+def test_a_policy_of_something_else_is_refused(case):
+    protocol = fg.Protocol.fit(case.model, case.X_train, catalogue=4)
+    certs = fg.audit(case.model, case.X_test, protocol)
+    labels = fg.label_brittle(case.model, case.X_test, protocol)
+    policy = fg.ReviewPolicy.fit(certs, labels, risk=0.3)
+    with pytest.raises(fg.DataError, match="fitted under another protocol"):
+        fg.Guard(case.model, fg.Protocol.fit(case.model, case.X_train, catalogue=5), policy)
+    by_id = {own: str(i % 2) for i, own in enumerate(certs.table.column("id").to_pylist())}
+    declared = fg.ReviewPolicy.fit(certs, labels, risk=0.3, segments=by_id)
+    with pytest.raises(fg.DataError, match="declared segments, which a row at decision time does not name"):
+        fg.Guard(case.model, protocol, declared)
+
+
+def test_one_hot_categories_that_were_never_seen_are_only_the_models_business(case):
+    """A category outside the catalogue stands in the row, and the unknown field takes those of the catalogue."""
+    X = case.X_train
+    numeric = list(X.select_dtypes("number"))
+    encode = make_column_transformer(
+        (OneHotEncoder(handle_unknown="ignore"), [name for name in X if name not in numeric]),
+        (StandardScaler(), numeric),
+    )
+    model = make_pipeline(encode, LogisticRegression(max_iter=500)).fit(X, np.arange(len(X)) % 3 == 0)
+    guard = fg.Guard(model, fg.Protocol.fit(model, X))
+    row = {**dict(X.iloc[0].astype(object)), "purpose": "yacht"}
+    assert guard.check(row, stale=["purpose"]).p_change is not None

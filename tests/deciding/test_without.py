@@ -1,0 +1,162 @@
+"""evaluate_without: fields are really hidden, changes are counted as a reader would, figures are their twins'."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pipelines
+import pytest
+import scipy.sparse as sp
+from naive import naive_auroc
+
+import fragility as fg
+from fragility.deciding.evaluation import calibrate_pairs, summarise_pairs
+from fragility.deciding.without import choose_sets
+
+
+@pytest.fixture(scope="module")
+def case():
+    return pipelines.fitted("credit_g", "lightgbm", "transformed")
+
+
+@pytest.fixture(scope="module")
+def protocol(case):
+    return fg.Protocol.fit(case.model, case.X_train, catalogue=8)
+
+
+@pytest.fixture(scope="module")
+def found(case, protocol):
+    return fg.evaluate_without(case.model, case.X_test[:50], protocol, together=2, most_sets=3)
+
+
+def test_hidden_fields_are_hidden_and_changes_are_real(case, protocol, found):
+    pairs = found.pairs()
+    assert len(pairs) == 50 * (20 + 3) and found.skipped == {}
+    guard = fg.Guard(case.model, protocol)
+    full = dict(zip(case.X_test.index[:50], case.model.predict(case.X_test[:50]), strict=True))
+    for hidden in ("duration", found.lines[-1].hidden):
+        names = hidden.split(" + ")
+        checks = guard.check_rows(case.X_test[:50], [names] * 50)
+        own = pairs[pairs["hidden"] == hidden]
+        assert own["id"].tolist() == [check.id for check in checks]
+        assert own["p_change"].tolist() == [check.p_change for check in checks]
+        assert own["confidence"].tolist() == pytest.approx([check.confidence for check in checks], abs=1e-12)
+        assert own["changed"].tolist() == [check.decision != full[check.id] for check in checks]
+
+
+def test_the_figures_are_those_of_their_twins(found):
+    pairs = found.pairs()
+    lines = {line.hidden: line for line in found.lines}
+    for hidden, own in pairs.groupby("hidden"):
+        line, changed = lines[hidden], own["changed"].tolist()
+        assert (line.pairs, line.changed, line.rows) == (50, sum(changed), 50)
+        assert line.observed == pytest.approx(sum(changed) / 50)
+        assert line.expected == pytest.approx(own["p_change"].mean())
+        assert line.difference == pytest.approx(line.expected - line.observed)
+        assert line.brier == pytest.approx(
+            np.mean([(p - c) ** 2 for p, c in zip(own["p_change"], changed, strict=True)])
+        )
+        if 0 < sum(changed) < 50:
+            assert line.auroc == pytest.approx(naive_auroc(changed, own["p_change"].tolist()))
+            assert line.auroc_confidence == pytest.approx(naive_auroc(changed, (1 - own["confidence"]).tolist()))
+            assert line.auroc_low <= line.auroc <= line.auroc_high
+        else:
+            assert np.isnan(line.auroc)
+    one, two = found.by_size
+    assert (one.hidden, two.hidden, one.fields, two.fields) == ("each field", "2 fields", 1, 2)
+    single = pairs[~pairs["hidden"].str.contains("+", regex=False)]
+    assert one.pairs == len(single) and one.observed == pytest.approx(single["changed"].mean())
+    assert one.expected_low <= one.expected <= one.expected_high
+    assert found.brier == pytest.approx(((pairs["p_change"] - pairs["changed"]) ** 2).mean())
+
+
+def test_the_calibration_curve_counts_every_pair():
+    p = np.array([0.0, 0.0, 0.05, 0.1, 0.1000001, 0.95, 1.0])
+    changed = np.array([False, True, False, True, False, True, True])
+    curve = calibrate_pairs(p, changed)
+    assert [(part.low, part.high, part.pairs) for part in curve] == [
+        (0, 0, 2),
+        (0, 0.1, 2),
+        (0.1, 0.2, 1),
+        (0.9, 1.0, 2),
+    ]
+    assert [part.observed for part in curve] == [0.5, 0.5, 0.0, 1.0]
+    assert all(part.observed_low <= part.observed <= part.observed_high for part in curve)
+
+
+def test_pairs_of_a_row_are_resampled_together():
+    """Ten copies of each pair say nothing new, so they narrow no interval."""
+    generator = np.random.default_rng(1)
+    rows, p = np.arange(60), generator.random(60)
+    confidence, changed = generator.random(60), generator.random(60) < p
+    once = summarise_pairs("x", 1, rows, p, confidence, changed)
+    ten = summarise_pairs("x", 1, *(np.tile(a, 10) for a in (rows, p, confidence, changed)))
+    for name in ("auroc_low", "auroc_high", "expected_low", "expected_high", "auroc_gain_low", "auroc"):
+        assert getattr(ten, name) == pytest.approx(getattr(once, name))
+
+
+def test_sets_are_chosen_by_their_names_alone():
+    fields = [f"f{i}" for i in range(9)]
+    chosen = choose_sets(fields, 3, 5)
+    assert chosen[:9] == [(name,) for name in fields] and [len(s) for s in chosen[9:]] == [2] * 5 + [3] * 5
+    assert len(set(chosen)) == len(chosen) and choose_sets(fields, 3, 5) == chosen
+    assert choose_sets(["a", "b"], 3, 5) == [("a",), ("b",), ("a", "b")]
+
+
+def test_recorded_sets_and_conditional_values(case, protocol):
+    events = fg.Outages.from_events([{"duration", "age"}, {"checking_status"}])
+    found = fg.evaluate_without(case.model, case.X_test[:20], protocol, sets=events)
+    assert {line.hidden for line in found.lines} == {"duration + age", "checking_status"}
+    near = fg.evaluate_without(
+        case.model, case.X_test[:20], protocol, sets=[["age", "duration"]], training=case.X_train, conditional=True
+    )
+    guard = fg.Guard(case.model, protocol, training=case.X_train, conditional=True)
+    checks = guard.check_rows(case.X_test[:20], [["age", "duration"]] * 20)
+    assert near.conditional and near.p_change.tolist() == [check.p_change for check in checks]
+
+
+def test_rows_that_lack_a_field_take_no_part():
+    case = pipelines.fitted("credit_g", "hist_gradient_boosting", "raw")
+    protocol = fg.Protocol.fit(case.model, case.X_train, space="raw", catalogue=6)
+    X = case.X_test[:40]
+    gappy = next(name for name in X if X[name].isna().any())
+    found = fg.evaluate_without(case.model, X, protocol, sets=[[gappy], ["purpose"]])
+    assert [line.pairs for line in found.lines] == [int(X[gappy].notna().sum()), 40]
+
+
+def test_fields_that_cannot_be_hidden_are_named(case):
+    paper = fg.Protocol.paper(case.model, case.X_train)
+    found = fg.evaluate_without(case.model, case.X_test[:5], paper)
+    assert found.skipped["purpose"] == "no raw value stands for its baseline ('mean')"
+    assert "not hidden: purpose (no raw value stands" in str(found)
+
+
+def test_files_text_and_picture(found, tmp_path):
+    found.save(tmp_path / "w.json")
+    found.save(tmp_path / "w.csv")
+    assert json.loads((tmp_path / "w.json").read_text())["pairs"] == len(found)
+    assert pd.read_csv(tmp_path / "w.csv")["hidden"].tolist() == [line.hidden for line in found.lines]
+    text = str(found)
+    assert text.startswith("Without each field: ") and "p_change ranks the changed ones with AUROC" in text
+    display = found.plot()
+    assert len(display.ax_) == 2 and display.ax_[0].get_xlabel() == "p_change (mean of the bin)"
+
+
+def test_mistakes_are_said_in_a_sentence(case, protocol):
+    X = case.X_test[:5]
+    for settings, message in [
+        ({"sets": []}, "at least one set of fields to hide is needed, got none"),
+        ({"sets": [[]]}, "a set of fields to hide must name at least one field, got an empty one"),
+        ({"sets": [["income"]]}, "a set of fields names 'income', which the model does not know"),
+        ({"together": 6}, "together must be a whole number from 1 to 5, got 6"),
+        ({"together": 2, "most_sets": 0}, "most_sets must be a whole number of at least 1, got 0"),
+        ({"draws": 17}, "draws must be a power of two"),
+        ({"conditional": True}, "conditional=True takes values from training rows"),
+    ]:
+        with pytest.raises(fg.DataError, match=message):
+            fg.evaluate_without(case.model, X, protocol, **settings)
+    without_values = fg.Protocol.fit(case.model, case.X_train, modes=["lost"])
+    with pytest.raises(fg.DataError, match="there is nothing to hide"):
+        fg.evaluate_without(case.model, X, without_values)
+    with pytest.raises(fg.FragilityError, match=r"sparse matrix|columns"):
+        fg.evaluate_without(case.model, sp.csr_matrix(np.ones((2, X.shape[1]))), protocol)

@@ -1,0 +1,378 @@
+"""A pack says what its certificates say, the same bytes each time, and nothing in it can be changed unnoticed."""
+
+import json
+import shutil
+from pathlib import Path
+
+import naive_pack
+import numpy as np
+import pytest
+from small_audits import small_audit
+
+import fragility as fg
+from fragility.canonical import canonical_bytes
+from fragility.packing.archive import describe_files, list_files
+from fragility.packing.guidance import FRAMEWORKS, QUESTIONS
+from fragility.packing.packing import _decode_floats
+
+LEFT_OUT = ("pack.json", "signature.dsse.json")
+
+
+def test_each_figure_equals_its_slow_twin(made):
+    document = json.loads((made.pack / "pack.json").read_text())
+    table = made.certs.to_pandas().astype(object).to_dict("records")
+    names = [figure["name"] for figure in document["figures"]]
+    expected = ["rows", "confident", "flips_after_one", "flips_early", "never_flips", "exposed", "exposed_wrong"]
+    assert names[:7] == expected and {"lost", "accuracy", "gate", "reliability_lost", "parity_0"} <= set(names)
+    for figure in document["figures"]:
+        slow = naive_pack.compute(_decode_floats(figure["source"]), table, made.pack)
+        value = float.fromhex(figure["value"]) if isinstance(slow, float) else figure["value"]
+        assert value == slow, figure["name"]
+
+
+def test_figures_are_those_of_the_library(made):
+    figures = {f["name"]: f for f in json.loads((made.pack / "pack.json").read_text())["figures"]}
+    summary = made.certs.summary(labels=made.given["labels"])
+    value = {name: _decode_floats(figure["value"]) for name, figure in figures.items()}
+    assert value["flips_early"] == summary.confident_flips_within_two
+    assert (value["confident"], value["accuracy"]) == (summary.confident, pytest.approx(summary.accuracy))
+    assert value["lost"] == pytest.approx(summary.decisions_lost) == pytest.approx(value["reliability_lost"])
+    gate = fg.Gate.load(made.given["rules"])
+    assert value["gate"] == gate.check(made.certs, made.certs, labels=made.given["labels"]).outcome == "fail"
+
+
+def test_the_same_input_gives_the_same_bytes(made, tmp_path):
+    again = fg.pack_evidence(made.home / "audit", tmp_path / "other name.zip", **made.given)
+    assert again.read_bytes() == made.archive.read_bytes()
+    assert list_files(made.pack)[0] == "audit/certificates-00000-" + list_files(made.pack)[0][25:]
+    shutil.unpack_archive(again, tmp_path / "unpacked")
+    there, here = (
+        {name: (home / name).read_bytes() for name in list_files(home)} for home in (tmp_path / "unpacked", made.pack)
+    )
+    assert there == here
+
+
+@pytest.mark.parametrize("which", ["pack", "archive"])
+def test_a_pack_holds(made, which):
+    outcome = fg.check_pack(getattr(made, which), public_key=made.public)
+    assert outcome and [check.name for check in outcome.checks] == [
+        "files", "format", "digests", "protocol", "figures", "pages", "signature",
+    ]  # fmt: skip
+    assert (
+        str(outcome).splitlines()[-1].startswith("the pack holds: its figures and pages follow from its certificates")
+    )
+
+
+def test_its_audit_can_be_verified(made):
+    assert fg.verify(made.pack / "audit", made.model, made.rows).complete
+    assert fg.verify_signature(made.pack / "audit", made.public)
+    assert not (made.home / "audit" / "signature.dsse.json").exists()  # the copy was signed
+
+
+def rewrite(folder, change=None, **settings):
+    """Change a pack as a careful forger does: every digest of pack.json is made again."""
+    document = json.loads((folder / "pack.json").read_text())
+    if change is not None:
+        change(document)
+    document.update(settings)
+    names = [name for name in list_files(folder) if name not in LEFT_OUT]
+    document["files"] = describe_files(folder, names)
+    (folder / "pack.json").write_bytes(canonical_bytes(document))
+
+
+@pytest.fixture
+def copy(made, tmp_path):
+    return shutil.copytree(made.pack, tmp_path / "copy")
+
+
+def failed(folder, **options):
+    outcome = fg.check_pack(folder, **options)
+    assert not outcome
+    return next(f"{check.name}: {check.detail}" for check in outcome.checks if not check.passed)
+
+
+def test_a_changed_removed_or_added_file_is_refused(copy):
+    page = (copy / "index.html").read_text()
+    (copy / "index.html").write_text(page.replace("predictions audited", "predictions audited well"))
+    assert failed(copy) == "files: index.html was changed: pack.json states another digest"
+    (copy / "index.html").unlink()
+    assert failed(copy) == "files: index.html is listed in pack.json and missing here"
+    (copy / "index.html").write_text(page)
+    (copy / "notes.txt").write_text("all is well")
+    assert failed(copy) == "files: notes.txt is no file of this pack: pack.json does not list it"
+    (copy / "notes.txt").unlink()
+    assert fg.check_pack(copy)
+
+
+def test_a_forged_figure_is_refused(copy):
+    def forge(document):
+        next(figure for figure in document["figures"] if figure["name"] == "flips_early")["value"] = (0.01).hex()
+
+    rewrite(copy, forge)
+    assert failed(copy).startswith("figures: flips_early is stated as 0x1.47ae147ae147bp-7, its source gives 0x")
+
+
+@pytest.mark.parametrize("version", [None, "99.0"])
+def test_a_figure_shown_otherwise_is_refused_whatever_version_is_claimed(copy, version):
+    def forge(document):
+        next(figure for figure in document["figures"] if figure["name"] == "confident")["shown"] = "7"
+        document["fragility"] = version or document["fragility"]
+
+    rewrite(copy, forge)
+    assert failed(copy).startswith("figures: confident is shown as '7', it is ")
+
+
+def test_a_softer_source_is_refused(copy):
+    def forge(document):
+        figure = next(figure for figure in document["figures"] if figure["name"] == "flips_early")
+        figure["source"] = {**figure["source"], "holds": ["flip_budget", "<=", 0]}
+        figure["value"] = (0.0).hex()
+
+    rewrite(copy, forge)
+    assert failed(copy) == "pages: pack.json is not what follows from the sources of this pack"
+
+
+@pytest.mark.parametrize("name", ["index.html", "report.html", "gate/verdicts.json", "model-card.md", "protocol.json"])
+def test_a_page_that_does_not_follow_is_refused(copy, name):
+    path = copy / name
+    path.write_text(path.read_text() + " ")
+    rewrite(copy)
+    assert failed(copy) == f"pages: {name} is not what follows from the sources of this pack"
+
+
+def test_forged_verdicts_are_refused_whatever_version_is_claimed(copy):
+    path = copy / "gate" / "verdicts.json"
+    path.write_text(path.read_text().replace('"outcome": "fail"', '"outcome": "pass"', 1))
+
+    def forge(document):
+        next(figure for figure in document["figures"] if figure["name"] == "gate")["value"] = "pass"
+
+    rewrite(copy, forge, fragility="99.0")
+    assert failed(copy) == "figures: gate is stated as pass, its source gives fail"
+
+
+def test_pages_of_another_version_are_not_compared(copy):
+    rewrite(copy, fragility="0.0.1")
+    outcome = fg.check_pack(copy)
+    assert outcome
+    assert outcome.checks[-2].detail == "written by fragility 0.0.1: the words of pages were not compared, figures were"
+
+
+def test_a_damaged_certificate_is_refused(copy):
+    (part,) = (copy / "audit").glob("certificates-*")
+    part.write_bytes(part.read_bytes()[:-1] + b"x")
+    rewrite(copy)
+    assert failed(copy).startswith("format: ") and "was changed after it was written" in failed(copy)
+
+
+def test_another_key_or_another_pack_is_refused(made, copy, tmp_path):
+    other = fg.generate_key(tmp_path / "other")
+    assert failed(copy, public_key=other) == "signature: signature.dsse.json has no valid signature by this key"
+    rewrite(copy, fragility="0.0.1")
+    assert failed(copy, public_key=made.public) == "signature: another pack was signed than the one here"
+    (copy / "signature.dsse.json").unlink()
+    assert failed(copy, public_key=made.public) == "signature: this pack is not signed"
+
+
+def test_sources_that_do_not_belong_are_refused(made, copy):
+    document = json.loads((copy / "reliability.json").read_text())
+    document["decisions_lost"] += 1.0
+    (copy / "reliability.json").write_text(json.dumps(document))
+    rewrite(copy)
+    assert failed(copy).startswith("sources: the reliability analysis says that ")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: d.update(format="fragility-pack/9"), "has format 'fragility-pack/9', this version reads"),
+        (lambda d: d["settings"].update(certificates="yes"), "certificates of a pack must be true or false, got 'yes'"),
+        (lambda d: d["settings"].update(min_confidence="high"), "the settings of the pack are damaged"),
+        (lambda d: d["settings"].pop("title"), "the settings of a pack are exactly author, certificates, date"),
+        (lambda d: d["figures"][0].update(source={"file": "../x", "pointer": "/a"}), "no file of a pack is called"),
+        (lambda d: d["figures"][0].update(source={"file": "protocol.json", "pointer": "/a"}), "is malformed: KeyError"),
+        (lambda d: d.update(figures=7), "is malformed: TypeError"),
+    ],
+)  # fmt: skip
+def test_a_damaged_document_is_refused_in_a_sentence(copy, change, message):
+    rewrite(copy, change)
+    with pytest.raises(fg.FragilityError, match=r"^[^\n]*$") as refusal:
+        fg.check_pack(copy)
+    assert message in str(refusal.value)
+
+
+def test_a_document_in_another_form_is_refused(copy):
+    path = copy / "pack.json"
+    path.write_text(path.read_text() + "\n")
+    with pytest.raises(fg.CertificateError, match="is not in canonical form; it was not written by fragility pack"):
+        fg.check_pack(copy)
+    path.write_text("{")
+    with pytest.raises(fg.CertificateError, match=r"cannot read .*pack.json: Expecting property name"):
+        fg.check_pack(copy)
+    path.unlink()
+    with pytest.raises(fg.CertificateError, match=r"is no pack: pack.json is missing"):
+        fg.check_pack(copy)
+    with pytest.raises(fg.CertificateError, match=r"there is no pack .*absent.zip; make one with fragility pack"):
+        fg.check_pack(copy / "absent.zip")
+
+
+# --- without certificates ---------------------------------------------------------------------------------------
+
+
+def test_a_pack_without_certificates_needs_the_audit(made, tmp_path):
+    given = {**made.given, "against": None, "rules": None}
+    pack = fg.pack_evidence(made.home / "audit", tmp_path / "small", certificates=False, **given)
+    assert (
+        not list((pack / "audit").glob("*.parquet"))
+        and "names them by digest only" in (pack / "index.html").read_text()
+    )
+    with pytest.raises(
+        fg.VerificationError, match=r"the certificates are not in this pack, .* the audit's folder with audit"
+    ):
+        fg.check_pack(pack)
+    assert fg.check_pack(pack, audit=made.home / "audit", public_key=made.public)
+    small_audit(30).save(tmp_path / "another")
+    assert failed(pack, audit=tmp_path / "another").endswith("another is another audit than the one of this pack")
+
+
+# --- what is handed in ------------------------------------------------------------------------------------------
+
+
+def test_what_does_not_belong_to_the_audit_is_refused(made, tmp_path):
+    audit, out = made.home / "audit", tmp_path / "pack"
+    other = small_audit(50, 3)
+    wrong = {
+        "the comparison of .* is of another model than the audit's": {
+            "parity": fg.compare_models(shifted(made.model), made.model, made.rows[:5], made.certs.protocol)
+        },
+        "of other rows or groups than the audit": {
+            "reliability": fg.failure_probability(made.model, made.rows[:5], made.certs.protocol, 0.1)
+        },
+        "is not what `fragility reliability --json` writes": {"reliability": {"rows": 5}},
+        "labels": {"labels": {0: "repaid"}},
+        "an earlier audit is for rules with an allowance; add rules": {"against": audit},
+        "has an allowance, so it needs an earlier audit": {
+            "rules": made.given["rules"],
+            "labels": made.given["labels"],
+        },
+        "there is no file of rules": {"rules": tmp_path / "absent.toml"},
+        "the audit is not signed, so there is nothing to verify": {"public_key": made.public},
+        "key signs the audit anew, so public_key": {"public_key": made.public, "key": made.given["key"]},
+        "min_confidence must lie between 0 and 1": {"min_confidence": 2.0},
+        "title of a pack must be text, got 7": {"title": 7},
+    }
+    (tmp_path / "by.toml").write_text('[[rule]]\nmeasure = "flips_early"\nat_most = 0.5\nby = "x1:q2"\n')
+    wrong["a rule cuts by 'x1:q2', a column of the audited rows, which a pack does not hold"] = {
+        "rules": tmp_path / "by.toml"
+    }
+    for message, given in wrong.items():
+        with pytest.raises(fg.FragilityError, match=message):
+            fg.pack_evidence(audit, out, **given)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["by.toml"], message
+    assert len(other) == 50
+
+
+def shifted(model):
+    import copy as copying
+
+    other = copying.deepcopy(model)
+    other.intercept_ = np.array([3.0])
+    return other
+
+
+def test_a_damaged_audit_is_not_packed(made, tmp_path):
+    damaged = shutil.copytree(made.home / "audit", tmp_path / "damaged")
+    next(damaged.glob("certificates-*")).write_bytes(b"")
+    with pytest.raises(fg.CertificateError, match="cannot be packed, its format is wrong: "):
+        fg.pack_evidence(damaged, tmp_path / "pack")
+    assert not (tmp_path / "pack").exists()
+
+
+def test_only_a_pack_is_replaced(made, tmp_path):
+    audit = made.home / "audit"
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years of work")
+    (tmp_path / "mine.zip").write_text("not an archive")
+    (tmp_path / "link.zip").symlink_to(tmp_path / "mine.zip")
+    (tmp_path / "folder.zip").mkdir()
+    refusals = {
+        "mine": "mine exists and is no pack of fragility's; choose another name",
+        "mine.zip": "mine.zip exists and is no pack of fragility's; choose another name",
+        "link.zip": "link.zip is a symbolic link, which is never overwritten",
+        "folder.zip": "folder.zip is a folder; choose another name",
+        "absent/pack": "pack lies in a folder that does not exist; make",
+    }
+    for name, message in refusals.items():
+        with pytest.raises(fg.DataError, match=message):
+            fg.pack_evidence(audit, tmp_path / name)
+    assert (tmp_path / "mine" / "thesis.txt").read_text() == "years of work"
+    first = fg.pack_evidence(audit, tmp_path / "pack", title="First")
+    assert fg.pack_evidence(audit, first, title="Second") == first and "Second" in (first / "index.html").read_text()
+    (first / "notes.txt").write_text("mine")
+    with pytest.raises(
+        fg.DataError, match=r"holds 'notes.txt', which is no file of the pack there; choose another name"
+    ):
+        fg.pack_evidence(audit, first)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder.zip", "link.zip", "mine", "mine.zip", "pack"]
+
+
+# --- what it says -----------------------------------------------------------------------------------------------
+
+
+def test_the_index_says_what_was_shown_and_what_was_not(made, tmp_path):
+    whole = (made.pack / "index.html").read_text()
+    plain = fg.pack_evidence(made.home / "audit", tmp_path / "plain").joinpath("index.html").read_text()
+    assert "Judged by declared rules: fail." in whole and "Judged by" not in plain
+    for sentence in (
+        "Whether predictions are right: no true classes were given.",
+        "Whether the result is acceptable: no rules were declared.",
+        "Whether the deployed model is the audited one: no artefact was compared.",
+        "Who stands behind the audit: it is not signed.",
+    ):
+        assert sentence in plain and sentence not in whole
+    for page in (plain, whole):
+        assert "AI Act 15(5)" in page and "SS1/23 Principle 2" in page
+        assert "http" not in page.replace("http-equiv", "")  # nothing is fetched
+
+
+def test_links_of_the_index_lead_to_files_of_the_pack(made):
+    import re
+
+    page = (made.pack / "index.html").read_text()
+    for target in re.findall(r'href="([^"]+)"', page):
+        assert f'id="{target[1:]}"' in page if target.startswith("#") else (made.pack / target).is_file(), target
+
+
+def test_every_question_is_answered_or_said_to_be_open(made):
+    answers = json.loads((made.pack / "pack.json").read_text())["answers"]
+    names = {figure["name"] for figure in json.loads((made.pack / "pack.json").read_text())["figures"]}
+    assert len(answers) == len(QUESTIONS)
+    assert {question.framework for question in QUESTIONS} == {framework.key for framework in FRAMEWORKS}
+    for answer in answers:
+        assert (answer["status"] == "not covered") == (not answer["figures"]) and set(answer["figures"]) <= names
+        assert ("ot covered" in answer["says"]) == (answer["status"] != "shown")
+
+
+def test_hostile_names_stay_text(made, tmp_path):
+    pack = fg.pack_evidence(
+        made.home / "audit", tmp_path / "pack", title="<script>alert(1)</script>\u202e", author="a & b"
+    )
+    page = (pack / "index.html").read_text()
+    assert "&lt;script&gt;" in page and "<script>alert" not in page and "\u202e" not in page
+
+
+def test_the_section_fits_into_a_model_card(made, tmp_path):
+    from skops.card import Card
+
+    card = Card(made.model, template=None, model_diagram=False)
+    card.add(**{"What predictions rest on": (made.pack / "model-card.md").read_text()})
+    card.save(tmp_path / "README.md")
+    text = (tmp_path / "README.md").read_text()
+    assert "# What predictions rest on" in text and "| predictions audited | 200 |" in text
+    assert "Not shown:" in card.select("What predictions rest on").content
+
+
+def test_a_pack_may_move(made, tmp_path):
+    moved = shutil.copytree(made.pack, tmp_path / "elsewhere" / "x")
+    assert fg.check_pack(moved) and str(made.home) not in (moved / "report.html").read_text()
+    assert isinstance(moved, Path)

@@ -1,0 +1,261 @@
+"""The process: its address and token, an orderly end, and what a kill loses."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import joblib
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from command_line import refuse, run
+
+import fragility as fg
+from fragility.serving.log import ServingLog, list_audits, read_events
+
+pytest.importorskip("prometheus_client", reason="the extra `serve` is not installed")
+pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
+TOKEN = "a-token-of-32-letters-and-digits"
+
+
+@pytest.fixture(scope="module")
+def home(case, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("served")
+    joblib.dump(case.model, folder / "model.joblib")
+    case.protocol.save(folder / "protocol.json")
+    return folder
+
+
+def words(home: Path, *more: object) -> list[str]:
+    given = ["serve", home / "model.joblib", "--trust", "--protocol", home / "protocol.json", *more]
+    return [str(word) for word in given]
+
+
+@contextmanager
+def started(home: Path, *more: object, **environment: str) -> Iterator[tuple[subprocess.Popen, int]]:
+    """Yield the process of a server and its port."""
+    command = [sys.executable, "-m", "fragility", *words(home, "--port", 0, *more)]
+    own = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=own) as process:
+        try:
+            address = process.stdout.readline().strip()
+            assert address.startswith("http://"), process.stderr.read()
+            yield process, int(address.rpartition(":")[2])
+        finally:
+            process.kill()
+
+
+def ask(port: int, path: str, document: object, headers: dict[str, str] | None = None) -> tuple[int, dict]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    try:
+        sent = {"content-type": "application/json", **(headers or {})}
+        connection.request("GET" if document is None else "POST", path, document and json.dumps(document), sent)
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read())
+    finally:
+        connection.close()
+
+
+def ids_of(log: Path) -> list[str]:
+    return [own for batch in read_events(log, ["id"]) for own in batch.column("id").to_pylist()]
+
+
+def check_verifies(case, log: Path) -> int:
+    """Verify every audit folder of a log against its rows; return the number of certificates."""
+    for audit in list_audits(log):
+        stored = pq.read_table(log / "rows" / audit.name).to_pandas().set_index("id")
+        outcome = fg.verify(audit, case.model, stored)
+        assert outcome, str(outcome)
+    return sum(len(fg.open_audit(audit)) for audit in list_audits(log))
+
+
+def test_a_server_ends_well_and_its_log_is_read_by_the_other_commands(case, home, tmp_path) -> None:
+    log, token = tmp_path / "log", tmp_path / "token.txt"
+    token.write_text(TOKEN + "\n")
+    with started(home, "--log", log, "--token-file", token) as (process, port):
+        asked = {"rows": [{"row": row, "id": own} for row, own in zip(case.rows[:20], case.X.index, strict=False)]}
+        assert ask(port, "/v1/certify", asked)[0] == 401
+        status, answer = ask(port, "/v1/certify", asked, {"authorization": f"Bearer {TOKEN}"})
+        assert status == 200 and len(answer["certificates"]) == 20 and ids_of(log) == []
+        with_gap = {"row": {**case.rows[20], "age": None}, "id": "gap"}
+        assert ask(port, "/v1/check", with_gap, {"authorization": f"Bearer {TOKEN}"})[0] == 200
+        again = run(*words(home, "--log", log, "--port", 0))
+        assert again.code == 2 and f"another server is writing to {log}; stop it first" in again.err
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=60)
+        assert process.returncode == 0, said
+        assert "21 rows were sealed" in said and TOKEN not in said
+    assert ids_of(log) == [*case.X.index[:20], "gap"] and os.listdir(log / "pending") == []
+    audit, rows = log / "audits" / "000001", log / "rows" / "000001"
+    model = ["--model", home / "model.joblib", "--trust", "--data", rows, "--id", "id"]
+    verified = run("verify", audit, *model)
+    assert verified.code == 0 and "21" in verified.out, verified.out + verified.err
+    proof = run("prove", audit, "--row", "gap", "--out", tmp_path / "proof.json")
+    assert proof.code == 0, proof.err
+    report = run("report", audit, "--out", tmp_path / "report.html", "--data", rows, "--id", "id")
+    assert report.code == 0 and (tmp_path / "report.html").stat().st_size > 10_000, report.err
+    # the row as decided holds what stood in for the missing age
+    stored = pq.read_table(rows).to_pandas().set_index("id")
+    assert np.isfinite(stored.loc["gap", "age"]) and not stored["age"].isna().any()
+
+
+def test_an_interrupt_finishes_what_is_in_flight(case, home, tmp_path) -> None:
+    log, answers = tmp_path / "log", []
+    with started(home, "--log", log, "--wait", "700ms") as (process, port):
+        asking = threading.Thread(target=lambda: answers.append(ask(port, "/v1/certify", {"row": case.rows[0]})))
+        asking.start()
+        time.sleep(0.3)
+        process.send_signal(signal.SIGINT)
+        asking.join(60)
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+    assert answers[0][0] == 200 and len(ids_of(log)) == 1
+
+
+def kill_under_load(case, home: Path, log: Path, after: float, first: int) -> set[str]:
+    """Ask from four threads until the server is killed; return the ids that were acknowledged."""
+    acknowledged: set[str] = set()
+    with started(home, "--log", log, "--seal-rows", 15, "--seal-every", "500ms", "--roll", 100) as (process, port):
+
+        def run_client(client: int) -> None:
+            place = client
+            while True:
+                own = f"{first}-{place}"
+                asked = {"row": case.rows[place % 300], "id": own}
+                try:
+                    status, _ = ask(port, "/v1/check" if place % 5 == 0 else "/v1/certify", asked)
+                except (OSError, http.client.HTTPException, ValueError):
+                    return
+                if status == 200:
+                    acknowledged.add(own)
+                place += 4
+
+        clients = [threading.Thread(target=run_client, args=(client,)) for client in range(4)]
+        for client in clients:
+            client.start()
+        deadline = time.monotonic() + 60
+        while len(acknowledged) < 12 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(after)
+        process.send_signal(signal.SIGKILL)
+        for client in clients:
+            client.join()
+    assert len(acknowledged) >= 12
+    return acknowledged
+
+
+def recover(case, log: Path) -> None:
+    manifest = case.audit(slice(0, 2)).manifest
+    ServingLog.open(log, case.protocol, manifest).close()
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this system cannot kill a process at once")
+def test_a_kill_under_load_loses_nothing_acknowledged(case, home, tmp_path) -> None:
+    log = tmp_path / "log"
+    acknowledged = kill_under_load(case, home, log, 0.05, 0)
+    recover(case, log)
+    found = ids_of(log)
+    assert acknowledged <= set(found) and len(found) == len(set(found))
+    assert check_verifies(case, log) == len(found)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this system cannot kill a process at once")
+def test_twenty_kills_under_load_lose_nothing_acknowledged(case, home, tmp_path) -> None:
+    log, acknowledged = tmp_path / "log", set()
+    for number, after in enumerate(np.random.default_rng(5).uniform(0.0, 1.5, 20)):
+        acknowledged |= kill_under_load(case, home, log, after, number)
+    recover(case, log)
+    found = ids_of(log)
+    assert acknowledged <= set(found) and len(found) == len(set(found))
+    assert check_verifies(case, log) == len(found)
+
+
+# --- what is refused before anything is served ------------------------------------------------------------------
+
+
+def test_addresses_of_other_machines_need_a_token(home, tmp_path, monkeypatch) -> None:
+    monkeypatch.delenv("FRAGILITY_TOKEN", raising=False)
+    for host in ("0.0.0.0", "::", "models.example"):
+        said = refuse(*words(home, "--host", host))
+        assert f"--host {host} can be reached from other machines, so it needs a token: write one to a file" in said
+    monkeypatch.setenv("FRAGILITY_TOKEN", "short")
+    said = refuse(*words(home))
+    assert "the token in FRAGILITY_TOKEN must be at least 16 letters and digits without spaces; make one with" in said
+    assert "short" not in said
+    assert "cannot read the token" in refuse(*words(home, "--token-file", tmp_path / "absent"))
+    (tmp_path / "token").write_bytes(b"\xff" * 40)
+    assert "cannot read the token" in refuse(*words(home, "--token-file", tmp_path / "token"))
+
+
+def test_wrong_options_are_refused(home, tmp_path) -> None:
+    for option, value in {"--wait": "2 weeks", "--timeout": "-1s", "--seal-every": "soon"}.items():
+        more = ["--log", tmp_path / "log"] if option == "--seal-every" else []
+        said = refuse(*words(home, *more, option, value))
+        assert f"{option} must be a time such as 2ms, 1.5s, 10min or 1h, got '{value}'" in said
+    assert "--timeout and --seal-every must be above 0" in refuse(*words(home, "--timeout", "0s"))
+    for option, value in {"--seal-rows": 5, "--roll": 5, "--seal-every": "5s"}.items():
+        assert f"{option} has no effect without --log; give --log too" in refuse(*words(home, option, value))
+    assert "--target has no effect without --train" in refuse(*words(home, "--target", "class"))
+    (tmp_path / "notes.txt").write_text("mine")
+    said = refuse(*words(home, "--log", tmp_path, "--port", 0))
+    assert "exists and is not a log of `fragility serve`; choose another name" in said
+    assert not (tmp_path / "log").exists()
+
+
+def test_a_port_in_use_is_refused(home) -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        said = refuse(*words(home, "--port", port))
+        assert (
+            f"cannot listen on 127.0.0.1, port {port}: Address already in use; choose another --host or --port" in said
+        )
+
+
+def test_answers_are_sent_at_once() -> None:
+    """asyncio sets TCP_NODELAY only on sockets that name their protocol."""
+    import socket
+
+    from fragility.serving.server import listen
+
+    with listen("localhost", 0) as listening:
+        assert listening.proto == socket.IPPROTO_TCP and listening.getsockname()[1] > 0
+
+
+def test_times_are_read_with_their_units() -> None:
+    from fragility.cli.serve import parse_time
+
+    times = {"2ms": 0.002, "1.5s": 1.5, "10min": 600.0, "1h": 3600.0, "7": 7.0, " 3 s ": 3.0}
+    assert {text: parse_time(text, "--wait") for text in times} == pytest.approx(times)
+
+
+def test_a_policy_rates_and_training_rows_are_used(case, home, tmp_path) -> None:
+    certs = fg.audit(case.model, case.X, case.protocol, progress=False)
+    labels = fg.label_brittle(case.model, case.X, case.protocol, fg.Stress(tau_confidence=0.6))
+    policy = fg.ReviewPolicy.fit(certs, labels, risk=0.4, min_confidence=0.6)
+    policy.save(tmp_path / "policy.json")
+    pd.concat([case.X]).reset_index(drop=True).to_parquet(tmp_path / "train.parquet")
+    more = ["--policy", tmp_path / "policy.json", "--rates", 0.05, "--train", tmp_path / "train.parquet"]
+    with started(home, *more) as (_, port):
+        status, answer = ask(port, "/v1/check", {"row": case.rows[3], "missing": ["age"]})
+        assert status == 200 and answer["logged"] is False
+        check = answer["check"]
+        assert check["review"] in (True, False) and 0 <= check["failure_probability"] <= 1
+        guard = fg.Guard(case.model, case.protocol, policy, 0.05, training=case.X, conditional=True)
+        own = guard.check(case.rows[3], missing=["age"]).to_dict()
+        assert {name: check[name] for name in ("p_change", "review", "failure_probability")} == {
+            name: own[name] for name in ("p_change", "review", "failure_probability")
+        }
