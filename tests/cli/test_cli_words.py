@@ -64,7 +64,7 @@ def advices(path: Path) -> list[Advice]:
 
 
 # Modules whose errors no command of `fragility` can meet, or whose advice is about Python code the user must write.
-PYTHON_ONLY = {"displays.py", "calibration.py"}
+PYTHON_ONLY = {"displays.py", "calibration.py", "mlflow_evaluator.py"}
 OF_OTHER_LIBRARIES = {"feature_names_out", "init", "refit"}
 ADVICE = re.compile(r"(?<![-\w])([a-z_]+)=(?!=)")
 MODULES = [p for p in sorted(SOURCE.rglob("*.py")) if p.name not in PYTHON_ONLY and "resmlp" not in p.parts]

@@ -60,7 +60,7 @@ def watch(
     ] = None,
     reliability: Annotated[
         Path | None,
-        option("--reliability FILE", "What `fragility reliability --json` wrote, for decisions expected to be lost."),
+        option("--reliability FILE", "The JSON file of `fragility reliability`, for decisions expected to be lost."),
     ] = None,
     alpha: Annotated[
         float, option("--alpha", "The chance of any false alarm over the horizon.", min=0.0, max=1.0)

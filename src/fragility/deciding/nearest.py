@@ -21,7 +21,7 @@ import pandas as pd
 from fragility.arrays import Floats, rows_within
 from fragility.canonical import is_missing, row_digests
 from fragility.deciding.values import JointValues
-from fragility.errors import DataError
+from fragility.errors import Advice, DataError
 from fragility.evidence.fields import Field, date_text
 from fragility.evidence.rows import Rows, Scalar
 from fragility.models.decision import to_python
@@ -103,7 +103,12 @@ def make_neighbours(
 ) -> Neighbours | None:
     """Return the training rows ready to be searched, None if they are not wanted; read: turns them into rows."""
     if conditional and training is None:
-        raise DataError("conditional=True takes values from training rows; give training=...")
+        raise DataError(
+            Advice(
+                "conditional=True takes values from training rows; give training=...",
+                "--conditional takes values from training rows; name them with --train",
+            )
+        )
     return Neighbours(read(training, None), protocol) if conditional else None
 
 

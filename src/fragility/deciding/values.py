@@ -23,7 +23,7 @@ import numpy as np
 from scipy import stats
 
 from fragility.arrays import Floats, Integers
-from fragility.errors import DataError, ProtocolError
+from fragility.errors import Advice, DataError, ProtocolError
 from fragility.evidence.modes import GroupValues
 from fragility.evidence.rows import Scalar, list_names
 from fragility.protocol import Protocol
@@ -83,7 +83,8 @@ def choose_units(protocol: Protocol, unknown: Sequence[str]) -> list[JointValues
         raise ProtocolError(
             f"what {list_names(lacking)} might hold is not known: the protocol's catalogue has no values for it, "
             "because the field is shared between evidence groups or holds values that a protocol cannot; regroup the "
-            "fields, or give training rows and conditional=True"
+            "fields, or ",
+            Advice("give training rows and conditional=True", "name training rows by --train, with --conditional"),
         )
     found = []
     for entry in protocol.modes.catalogue:

@@ -242,8 +242,7 @@ def unwrap_model(
         if labels is None:
             raise ModelError(
                 "MLflow asks the model as a function, which does not say which classes its probabilities stand for; "
-                "declare them in column order with 'classes', such as evaluator_config={'fragility': {'classes': [0, "
-                "1], ...}}"
+                "declare them in column order with the evaluator's setting 'classes', such as {'classes': [0, 1]}"
             )
         model = Model.wrap(_ask_function(loaded, address, labels), classes=labels)
     return model if inputs is None else model.with_signature(inputs)
