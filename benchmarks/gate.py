@@ -8,16 +8,17 @@ one protocol. It does so in two ways: with another seed on the same training row
 of each tree), and with another seed on another sample of two thirds of the training rows ("rows"). What is finished is
 kept, so that it can be interrupted.
 
-`judge` draws ordered pairs of seeds, an old and a new model that is no worse, and counts how often a gate fails:
+`judge` draws sides of one model and of five, an old one and a new one that is no worse, and counts how often a gate
+fails, with the rules that `fragility gate init` writes:
 
-    same rows     both audits are of all test rows, so they are paired
-    other rows    the old audit is of one half of the test rows, the new one of the other; another cut for each pair
+    same rows     all audits are of all test rows, so they are paired
+    other rows    the old audits are of one half of the test rows, the new ones of the other; another cut for each draw
 
-with the rules that `fragility gate init` writes: an allowance of two points against the old audit, or limits derived
-from it; of a plain audit, and of one with failure modes and rates; then with rules that it derives from the old audit
-and four more, of seeds that are drawn for each pair. Then it mixes audits in known proportions: of the new audit, 2,000
-confident rows are drawn, and as many of their certificates are replaced by early ones that its share of early flips
-lies 0, 2 or 5 points above that of the old model. How often a gate fails is its power.
+Then it mixes audits in known proportions: test rows are drawn until there are 2,000 confident ones, and as many of the
+new certificates are replaced by ones that flip early that the share of those lies 0, 2 or 5 points higher. With one
+model on each side, the new model is the old one itself (other rows), or is mixed up to the old one's share first (same
+rows), so that nothing but rows and the known increase differs. With five on each side, ten models are drawn, and each
+new one is made worse by the increase: how far models differ is then in it too. How often a gate fails is its power.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import permutations, product
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +47,9 @@ SEEDS, SPLIT_SEED = 40, 7
 TRAINING_SHARE, MOST_TRAINING_ROWS = 2 / 3, 16_000
 RATES = {"adult": 0.05, "heloc": None}  # of every field; the 23 fields of HELOC have too many subsets for 80 audits
 ALLOWANCE = 0.02
-RETRAINED = 5  # good audits that rules are derived from, where it is more than one
+RETRAINED = 5  # audits of a side, where it is more than one
 PAIRS = 100
-POWER_ROWS, POWER_DRAWS = 2000, 60
+POWER_ROWS, POWER_DRAWS = 2000, 200
 INCREASES = (0.0, 0.02, 0.05)
 
 
@@ -105,51 +106,52 @@ def read_audits(folder: Path) -> list[fg.Certificates]:
     return [take(certs, np.arange(len(certs))) for certs in found]
 
 
-def take(certs: fg.Certificates, rows: Any, ids: Any = None) -> fg.Certificates:
-    """Return some rows, which may repeat, with new ids; a gate reads columns only, so digests are left as they are."""
+def take(certs: fg.Certificates, rows: Any) -> fg.Certificates:
+    """Return some rows, which may repeat; a gate reads columns only, so digests are left as they are."""
     read = ("id", "confidence", "predicted", "flip_budget", "exposure", "failure_probability")
     names = [name for name in certs.table.column_names if name in read or name.startswith("exposure_")]
     table = certs.table.select(names).take(pa.array(rows))
-    if ids is not None:
-        table = table.set_column(names.index("id"), "id", pa.array(ids))
     return fg.Certificates(table, certs.protocol, replace(certs.manifest, rows=len(table)))
 
 
-def without_blocks(certs: fg.Certificates) -> fg.Certificates:
-    manifest = replace(certs.manifest, modes=None, lattice=None)
-    return fg.Certificates(certs.table, certs.protocol, manifest)
+def name_rows(certs: fg.Certificates, ids: Any) -> fg.Certificates:
+    table = certs.table.set_column(certs.table.column_names.index("id"), "id", pa.array(ids))
+    return fg.Certificates(table, certs.protocol, certs.manifest)
+
+
+def strip_blocks(audits: list[fg.Certificates]) -> list[fg.Certificates]:
+    return [fg.Certificates(one.table, one.protocol, replace(one.manifest, modes=None, lattice=None)) for one in audits]
 
 
 # --- false alarms ---------------------------------------------------------------------------------------------
 
 
-def judge_pairs(audits: list[fg.Certificates], pairs_wanted: int) -> Iterator[tuple[str, str, str]]:
-    """Yield the outcome of each gate on drawn ordered pairs of seeds: (which rows, which gate, outcome)."""
-    n, every = len(audits[0]), np.array(list(permutations(range(len(audits)), 2)))
-    for a, b in np.random.default_rng(SPLIT_SEED).permutation(every)[:pairs_wanted].tolist():
-        cut = np.random.default_rng([a, b]).permutation(n)
-        pairs = {"same rows": (audits[a], audits[b])}
-        pairs["other rows"] = (take(audits[a], cut[: n // 2]), take(audits[b], cut[n // 2 :]))
-        for which, (old, new) in pairs.items():
+def judge_draws(audits: list[fg.Certificates], wanted: int) -> Iterator[tuple[str, str, str]]:
+    """Yield the outcome of each gate on drawn sides of seeds: (which rows, which gate, outcome)."""
+    n = len(audits[0])
+    for draw in range(wanted):
+        rng = np.random.default_rng([SPLIT_SEED, draw])
+        seeds, cut = rng.permutation(len(audits)), rng.permutation(n)
+        sides = [[audits[seed] for seed in some] for some in np.split(seeds[: 2 * RETRAINED], 2)]
+        halves = [[take(one, rows) for one in side] for side, rows in zip(sides, np.split(cut, 2), strict=True)]
+        for which, (old, new) in {"same rows": sides, "other rows": halves}.items():
             for blocks in ("plain", "with modes and rates"):
-                before, after = (old, new) if blocks != "plain" else (without_blocks(old), without_blocks(new))
-                against = fg.Gate.derive(before, allowance=ALLOWANCE).check(after, before)
-                yield which, f"allowance, {blocks}", against.outcome
-                yield which, f"limits, {blocks}", fg.Gate.derive(before).check(after).outcome
-        others = np.random.default_rng([a, b, 1]).permutation([s for s in range(len(audits)) if s not in (a, b)])
-        good = [audits[s] for s in (a, *others[: RETRAINED - 1])]
-        for which, (old, new) in pairs.items():
-            if which == "other rows":
-                good = [take(certs, cut[: n // 2]) for certs in good]
-            yield which, "allowance of five audits", fg.Gate.derive(good, allowance=0.0).check(new, old).outcome
-            yield which, "limits of five audits", fg.Gate.derive(good).check(new).outcome
+                before, after = (old, new) if blocks != "plain" else (strip_blocks(old), strip_blocks(new))
+                small = fg.Gate.derive(before[0], allowance=ALLOWANCE)
+                yield which, f"one against one, allowance, {blocks}", small.check(after[0], before[0]).outcome
+                yield which, f"one by limits of one, {blocks}", fg.Gate.derive(before[0]).check(after[0]).outcome
+                yield which, f"one by limits of five, {blocks}", fg.Gate.derive(before).check(after[0]).outcome
+                none = fg.Gate.derive(before[0], allowance=0.0)
+                yield which, f"one against five, no allowance, {blocks}", none.check(after[0], before).outcome
+                yield which, f"five against five, no allowance, {blocks}", none.check(after, before).outcome
+                yield which, f"five against five, allowance, {blocks}", small.check(after, before).outcome
 
 
 # --- power ----------------------------------------------------------------------------------------------------
 
 
-def early_share(certs: fg.Certificates) -> float:
-    return float(find_early(certs)[find_confident(certs)].mean())
+def early_share(certs: fg.Certificates, rows: Any = None) -> float:
+    return float(find_early(certs)[find_confident(certs) if rows is None else rows].mean())
 
 
 def find_confident(certs: fg.Certificates) -> Any:
@@ -161,52 +163,66 @@ def find_early(certs: fg.Certificates) -> Any:
 
 
 def judge_mixtures(audits: list[fg.Certificates], increase: float, draws: int) -> Iterator[tuple[str, str, str]]:
-    """Yield the outcome of gates on pairs of 2,000 confident rows, the new ones so much worse.
-
-    Same rows are of two seeds, other rows of one.
-    """
+    """Yield the outcome of gates on sides of about 2,000 confident rows, the new ones so much worse."""
     rng = np.random.default_rng([SPLIT_SEED, round(100 * increase)])
-    audits = [without_blocks(certs) for certs in audits]
-    while draws:
-        a, b = rng.choice(len(audits), 2, replace=False)
-        old, new = audits[a], audits[b]
-        share = early_share(old)
-        if early_share(new) > share + increase:
-            old, new = new, old  # certificates can be made worse, not better
-            share = early_share(old)
-        draws -= 1
-        both = np.flatnonzero(find_confident(old) & find_confident(new))
-        shared = rng.choice(both, POWER_ROWS)
-        ids = np.arange(POWER_ROWS)
-        first, second = (rng.choice(np.flatnonzero(find_confident(old)), POWER_ROWS) for _ in range(2))
-        mixed = mix(old, np.flatnonzero(find_confident(old)), second, share + increase, rng)
-        # Rows that are confident in both models have shares of their own.
-        common = float(find_early(old)[both].mean())
-        drawn = {
-            "same rows": (take(old, shared, ids), take(new, mix(new, both, shared, common + increase, rng), ids)),
-            "other rows": (take(old, first, ids), take(old, mixed, ids + POWER_ROWS)),
-        }
-        for which, (before, after) in drawn.items():
-            limit = common if which == "same rows" else share
-            gates = {
-                "one rule, no allowance": fg.Gate((fg.Rule(measure="flips_early", allowance=0.0),)),
-                "one rule, allowance 2 points": fg.Gate((fg.Rule(measure="flips_early", allowance=ALLOWANCE),)),
-                "one rule, limit at the old share": fg.Gate((fg.Rule(measure="flips_early", at_most=limit),)),
-                "derived, no allowance": fg.Gate.derive(before, allowance=0.0),
-                "derived, allowance 2 points": fg.Gate.derive(before, allowance=ALLOWANCE),
-                "derived, limits": fg.Gate.derive(before),
-            }
-            for name, gate in gates.items():
-                earlier = before if any(rule.allowance is not None for rule in gate.rules) else None
-                yield which, name, gate.check(after, earlier).outcome
+    audits = strip_blocks(audits)
+    alone = {a: fg.Gate((fg.Rule(measure="flips_early", allowance=a),)) for a in (0.0, ALLOWANCE)}
+    derived = {a: fg.Gate.derive(audits[0], allowance=a) for a in (0.0, ALLOWANCE)}
+    for _ in range(draws):
+        # Of two models, exposure differs too, by more than the increase that is mixed in: only shares that flip early.
+        for which, (old, new) in mix_one(audits, increase, rng).items():
+            for allowance, gate in alone.items():
+                yield which, f"one against one, one rule, allowance {allowance:g}", gate.check(new, old).outcome
+        for which, (olds, news) in mix_several(audits, increase, rng).items():
+            for rules, gates in {"one rule": alone, "derived rules": derived}.items():
+                for allowance, gate in gates.items():
+                    yield which, f"five against five, {rules}, allowance {allowance:g}", gate.check(news, olds).outcome
 
 
-def mix(certs: fg.Certificates, among: Any, rows: Any, share: float, rng: Any) -> Any:
-    """Return rows drawn among some, a part of them replaced by early ones, which are then expected to have a share."""
-    early = find_early(certs)
-    own = float(early[among].mean())
-    chosen = rng.random(len(rows)) < max(share - own, 0.0) / (1.0 - own)
-    return np.where(chosen, rng.choice(among[early[among]], len(rows)), rows)
+def mix_one(audits: list[fg.Certificates], increase: float, rng: Any) -> dict[str, tuple[Any, Any]]:
+    """Return an old and a new audit of the same rows, and of other rows, that differ by a known increase alone."""
+    old, new = (audits[seed] for seed in rng.choice(len(audits), 2, replace=False))
+    both = np.flatnonzero(find_confident(old) & find_confident(new))
+    if early_share(new, both) > early_share(old, both):
+        old, new = new, old  # certificates can be made worse, not better
+    missing = early_share(old, both) - early_share(new, both)
+    rows = rng.choice(both, POWER_ROWS)
+    worse = worsen(take(new, rows), missing + increase, early_share(new, both), rng.random(POWER_ROWS))
+    confident = np.flatnonzero(find_confident(old))
+    first, second = (rng.choice(confident, POWER_ROWS) for _ in range(2))
+    other = worsen(take(old, second), increase, early_share(old, confident), rng.random(POWER_ROWS))
+    ids = np.arange(POWER_ROWS)
+    return {
+        "same rows": (name_rows(take(old, rows), ids), name_rows(worse, ids)),
+        "other rows": (name_rows(take(old, first), ids), name_rows(other, ids + POWER_ROWS)),
+    }
+
+
+def mix_several(audits: list[fg.Certificates], increase: float, rng: Any) -> dict[str, tuple[list[Any], list[Any]]]:
+    """Return five old and five new audits; what is made worse are the same rows in each of the new ones."""
+    seeds = rng.permutation(len(audits))[: 2 * RETRAINED]
+    olds, news = ([audits[seed] for seed in some] for some in np.split(seeds, 2))
+    n = len(audits[0])
+    size = round(POWER_ROWS / np.mean([find_confident(one).mean() for one in (*olds, *news)]))
+    first, second = rng.integers(0, n, size), rng.integers(0, n, size)
+    found = {}
+    for which, rows, start in (("same rows", first, 0), ("other rows", second, size)):
+        chance, ids = rng.random(size), np.arange(size)
+        worse = [worsen(take(one, rows), increase, early_share(one), chance) for one in news]
+        found[which] = (
+            [name_rows(take(one, first), ids) for one in olds],
+            [name_rows(one, ids + start) for one in worse],
+        )
+    return found
+
+
+def worsen(certs: fg.Certificates, increase: float, share: float, chance: Any) -> fg.Certificates:
+    """Return certificates of which so many more flip early as is expected to raise a share of them by an increase."""
+    chosen = find_confident(certs) & ~find_early(certs) & (chance < increase / (1.0 - share))
+    budget = np.where(chosen, 1, certs.table.column("flip_budget").to_numpy())
+    names = certs.table.column_names
+    table = certs.table.set_column(names.index("flip_budget"), "flip_budget", pa.array(budget))
+    return fg.Certificates(table, certs.protocol, certs.manifest)
 
 
 # --- report ---------------------------------------------------------------------------------------------------
@@ -234,7 +250,7 @@ def judge(work: Path, ways: Sequence[str], pairs: int, draws: int) -> dict[str, 
             {**own, "seeds": len(audits), "test_rows": len(audits[0]), "confident": float(np.mean(confident))}
             | {"early": float(np.mean(seen)), "least": min(seen), "most": max(seen), "spread": float(np.std(seen))}
         )
-        found = count(judge_pairs(audits, pairs), **own)
+        found = count(judge_draws(audits, pairs), **own)
         alarms += found
         if way == "seed":
             for increase in INCREASES:
@@ -252,8 +268,8 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True, help="folder of the audits")
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--way", action="append", choices=WAYS, help="judge only models that were retrained so")
-    parser.add_argument("--pairs", type=int, default=PAIRS, help="pairs of seeds of each data set and model")
-    parser.add_argument("--draws", type=int, default=POWER_DRAWS, help="mixed pairs of each data set and model")
+    parser.add_argument("--pairs", type=int, default=PAIRS, help="draws of sides of each data set and model")
+    parser.add_argument("--draws", type=int, default=POWER_DRAWS, help="mixed draws of each data set and model")
     parser.add_argument("--out", type=Path, default=None)
     options = parser.parse_args()
     if options.step == "train":

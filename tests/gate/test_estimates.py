@@ -10,6 +10,7 @@ from fragility.gate.estimates import (
     Estimate,
     RetrainedEstimates,
     compare_estimates,
+    compare_retrained,
     estimate_auroc,
     estimate_mean,
     estimate_share,
@@ -108,25 +109,79 @@ def test_rows_matched_by_accident_change_nothing():
     assert numbered.lower == pytest.approx(apart.lower, abs=0.002)
 
 
-@given(st.lists(st.floats(0.0, 1.0), min_size=3, max_size=8), st.sampled_from([0.95, 0.99]))
+def estimates_of(shares, rng, n=60):
+    """One estimate per share, of n rows that are partly the same ones."""
+    starts = [int(rng.integers(0, 30)) for _ in shares]
+    found = [
+        estimate_share(rng.random(n) < share, id_keys(range(s, s + n)), LEVEL)
+        for share, s in zip(shares, starts, strict=True)
+    ]
+    plain = [
+        (one.value, one.lower, one.upper, dict(zip(range(s, s + n), one.influence.tolist(), strict=True)))
+        for one, s in zip(found, starts, strict=True)
+    ]
+    return RetrainedEstimates(tuple(found)), plain
+
+
+@given(st.integers(0, 10_000), st.integers(1, 5), st.integers(1, 5), st.sampled_from([0.95, 0.99]))
 @settings(max_examples=40, deadline=None)
-def test_the_reach_of_retrained_models_equals_its_slow_twin(values, level):
-    shown = RetrainedEstimates(tuple(Estimate(v, 10, v - 0.1, v + 0.1, np.empty(0), id_keys([])) for v in values))
-    following, change = naive_gate.retrained_bounds(values, [v + 0.1 for v in values], level)
-    assert shown.bound_next(level) == pytest.approx(following, abs=1e-9)
-    assert shown.bound_change(level) == pytest.approx(change, abs=1e-9)
+def test_retrained_models_are_compared_as_their_slow_twin_compares_them(seed, m, k, level):
+    rng = np.random.default_rng(seed)
+    (new, plain_new), (old, plain_old) = estimates_of(rng.random(m), rng), estimates_of(rng.random(k), rng)
+    found = compare_retrained(new, old, level)
+    ours, theirs = naive_gate.average(plain_new), naive_gate.average(plain_old)
+    shared = ours[3].keys() & theirs[3].keys()
+    lower, upper = naive_gate.difference_bounds(ours, theirs, shared)
+    reach = naive_gate.reach_of_training(level, [one[0] for one in plain_new], [one[0] for one in plain_old])
+    value = ours[0] - theirs[0]
+    assert (found.value, found.shared) == (pytest.approx(value, abs=1e-12), len(shared))
+    assert found.lower == pytest.approx(value - np.hypot(value - lower, reach), abs=1e-9)
+    assert found.upper == pytest.approx(value + np.hypot(upper - value, reach), abs=1e-9)
+    mean = new.bound_mean(level)
+    alone = naive_gate.reach_of_training(level, [one[0] for one in plain_new])
+    assert mean.lower == pytest.approx(max(ours[0] - np.hypot(ours[0] - ours[1], alone), 0.0), abs=1e-9)
+    following = naive_gate.reach_of_training(level, [one[0] for one in plain_new], [0.3])
+    assert new.bound_next(level) == pytest.approx(ours[2] + following, abs=1e-9)
 
 
-def test_one_audit_cannot_tell_how_far_retrained_models_differ():
-    alone = RetrainedEstimates((estimate_share(np.arange(50) < 10, id_keys(range(50)), LEVEL),))
-    assert alone.bound_change(LEVEL) == 0.0 and alone.bound_next(LEVEL) == alone.estimates[0].upper
+def test_one_audit_on_each_side_is_compared_as_before():
+    rng = np.random.default_rng(5)
+    (new, _), (old, _) = estimates_of([0.3], rng), estimates_of([0.2], rng)
+    assert compare_retrained(new, old, LEVEL) == compare_estimates(new.estimates[0], old.estimates[0])
+    assert new.bound_next(LEVEL) == new.estimates[0].upper == new.bound_mean(LEVEL).upper
 
 
-def test_prediction_bounds_hold_as_often_as_they_say():
-    """Shares of retrained models scatter around 0.2; a new pair of them exceeds the bounds of five in 5% of draws."""
-    rng, missed, draws = np.random.default_rng(11), np.zeros(2), 4000
+def test_audits_without_rows_for_a_measure_are_left_out():
+    rng = np.random.default_rng(6)
+    shown, _ = estimates_of([0.3, 0.4], rng)
+    empty = estimate_share(np.empty(0, dtype=bool), id_keys([]), LEVEL)
+    with_empty = RetrainedEstimates((*shown.estimates, empty))
+    assert with_empty.bound_mean(LEVEL).lower == shown.bound_mean(LEVEL).lower
+    nothing = RetrainedEstimates((empty, empty))
+    assert np.isnan(nothing.bound_mean(LEVEL).value) and np.isnan(compare_retrained(nothing, shown, LEVEL).value)
+
+
+@pytest.mark.parametrize(("m", "k"), [(5, 5), (3, 3), (1, 5), (5, 1)])
+def test_the_bounds_of_retrained_models_hold_as_often_as_they_say(m, k):
+    """Shares scatter around 0.2 by 0.03 from training to training, on 400 rows that all models share."""
+    rng, missed, draws = np.random.default_rng(11), np.zeros(2), 800
+    keys = id_keys(range(400))
     for _ in range(draws):
-        *good, old, new = rng.normal(0.2, 0.03, 7)
+        ease = rng.random(400)  # rows that are easy for one model are easy for all
+        sides = []
+        for count in (m, k):
+            shares = rng.normal(0.2, 0.03, count)
+            holds = [np.where(rng.random(400) < 0.3, rng.random(400), ease) < share for share in shares]
+            sides.append(RetrainedEstimates(tuple(estimate_share(one, keys, LEVEL) for one in holds)))
+        found = compare_retrained(*sides, LEVEL)
+        missed += [found.lower > 0.0, found.upper < 0.0]
+    assert (missed / draws <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / draws)).all(), missed / draws
+
+
+def test_the_bound_of_one_more_model_holds_as_often_as_it_says():
+    rng, missed, draws = np.random.default_rng(11), 0, 4000
+    for _ in range(draws):
+        *good, new = rng.normal(0.2, 0.03, 6)
         shown = RetrainedEstimates(tuple(Estimate(v, 10, v, v, np.empty(0), id_keys([])) for v in good))
-        missed += [new > shown.bound_next(LEVEL), new - old > shown.bound_change(LEVEL)]
+        missed += new > shown.bound_next(LEVEL)
     assert missed / draws == pytest.approx(0.05, abs=3 * np.sqrt(0.05 * 0.95 / draws))

@@ -137,6 +137,8 @@ def test_audits_under_other_protocols_are_not_compared(audits, credit):
     other = fg.audit(model, X, fg.Protocol.fit(model, X, baseline="zero"))
     with pytest.raises(fg.DataError, match=r"protocols that differ in baseline \(typical against zero\)"):
         gate_of({"measure": "flips_early", "allowance": 0.1}).check(other, good)
+    with pytest.raises(fg.DataError, match=r"protocols that differ in baseline \(typical against zero\)"):
+        gate_of({"measure": "flips_early", "at_most": 0.1}).check([good, other])
 
 
 @pytest.mark.parametrize("allowance", [None, 0.02])
@@ -150,24 +152,64 @@ def test_derived_rules_hold_for_their_own_audit(audits, tmp_path, allowance):
     assert fg.Gate.load(gate.save(tmp_path / "gate.toml", "a heading\nof two lines")) == gate
 
 
-def test_rules_of_several_audits_cover_how_far_retrained_models_differ(credit):
+@pytest.fixture(scope="module")
+def retrained(credit):
+    """Audits of ten models that differ by the rows they were trained on, under one protocol."""
     X, y = credit
     X = X[FIELDS] / [10, 1000, 10, 1, 1]
     protocol, found = None, []
-    for seed in range(5):
+    for seed in range(10):
         rows = np.random.default_rng(seed).choice(700, 500, replace=False)
         model = LogisticRegression(max_iter=3000).fit(X.iloc[rows], y.iloc[rows])
         protocol = protocol or fg.Protocol.fit(model, X[:700])
         found.append(fg.audit(model, X[700:], protocol))
-    alone, several = (fg.Gate.derive(given, min_confidence=0.7) for given in (found[0], found))
+    return found
+
+
+def test_limits_of_several_audits_cover_how_far_retrained_models_differ(retrained):
+    alone, several = (fg.Gate.derive(given, min_confidence=0.7) for given in (retrained[0], retrained[:5]))
     assert [rule.measure for rule in several.rules][: len(alone.rules)] == [rule.measure for rule in alone.rules]
-    assert several.check(found[0]).outcome == "pass"
-    strict, wide = (fg.Gate.derive(given, allowance=0.0, min_confidence=0.7) for given in (found[0], found))
-    assert {rule.allowance for rule in strict.rules} == {0.0} and all(rule.allowance > 0.0 for rule in wide.rules)
-    assert all(wide.check(new, old) for new in found for old in found)
-    for few in ([], found[:2]):
-        with pytest.raises(fg.DataError, match=f"or from those of at least three retrained models; got {len(few)}"):
-            fg.Gate.derive(few)
+    assert all(several.check(one).outcome == "pass" for one in retrained[:5])
+    assert all(several.check(one) for one in retrained[5:])
+    assert {rule.allowance for rule in fg.Gate.derive(retrained[:5], allowance=0.01).rules} == {0.01}
+    with pytest.raises(fg.DataError, match="or from those of at least three retrained models; got 2"):
+        fg.Gate.derive(retrained[:2])
+    with pytest.raises(fg.DataError, match="the sequence is empty"):
+        fg.Gate.derive([])
+
+
+def test_retrained_models_are_judged_by_their_means(retrained, tmp_path):
+    rules = [{"measure": "exposure", "allowance": 0.0}, {"measure": "exposure", "at_most": 0.4}]
+    gate = gate_of(*rules)
+    new, old = retrained[:5], retrained[5:]
+    found = gate.check(new, old)
+    shares = [[gate.check(one, one).verdicts[0].value for one in side] for side in (new, old)]
+    against, limited = found.verdicts
+    assert (against.value, against.earlier) == pytest.approx(tuple(map(np.mean, shares)))
+    assert limited.value == against.value and len(found.models) == len(found.against) == 5
+    assert "about 5 retrained models against 5 retrained models, by their means" in found.to_text()
+    assert "about 5 retrained models against one model" in gate.check(new, old[0]).to_text()
+    assert "by their means" not in gate.check(new[0], old[0]).to_text()
+    assert all(_fingerprint(one) in found.to_markdown() for one in retrained)
+    other_order = gate.check(new[::-1], old[::-1]).verdicts[0]
+    assert (other_order.lower, other_order.upper) == pytest.approx((against.lower, against.upper), abs=1e-12)
+    folders = [one.save(tmp_path / str(i)) for i, one in enumerate(retrained)]
+    assert gate.check(folders[:5], folders[5:]) == found
+
+
+def _fingerprint(certs):
+    return certs.manifest.model.fingerprint[:23]
+
+
+def test_several_audits_are_of_several_models_under_one_protocol(retrained, audits):
+    _, _, good, _ = audits
+    gate = gate_of({"measure": "exposure", "allowance": 0.0})
+    for given in ((retrained[:2] + retrained[:1], retrained[3]), (retrained[3], [*retrained[:2], retrained[0]])):
+        with pytest.raises(fg.DataError, match="but number 1 and number 3 are of one model, LogisticRegression"):
+            gate.check(*given)
+    with pytest.raises(fg.DataError, match="each audit needs its own; got 1 for 2 audits"):
+        brittle = gate_of({"measure": "brittle", "at_most": 0.5})
+        brittle.check(retrained[:2], stress=[good.table])
 
 
 def test_a_block_of_a_mode_is_needed_for_its_exposure(audits):

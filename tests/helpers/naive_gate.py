@@ -53,12 +53,23 @@ def difference_bounds(new, old, shared):
     return d - down, d + up
 
 
-def retrained_bounds(values, uppers, level):
-    """Student's prediction bounds from m retrained models: the next one's upper bound, and one after another."""
+def reach_of_training(level, *sides):
+    """How far the means of retrained models, side by side, may lie from the truth: Student's t of pooled deviations."""
     from scipy import stats
 
-    m = len(values)
-    mean = sum(values) / m
-    spread = math.sqrt(sum((value - mean) ** 2 for value in values) / (m - 1))
-    t = stats.t(m - 1).ppf(level)
-    return sum(uppers) / m + t * spread * math.sqrt(1 + 1 / m), t * spread * math.sqrt(2)
+    squares, freedom = 0.0, 0
+    for values in sides:
+        mean = sum(values) / len(values)
+        squares += sum((value - mean) ** 2 for value in values)
+        freedom += len(values) - 1
+    if freedom == 0:
+        return 0.0
+    return stats.t(freedom).ppf(level) * math.sqrt(squares / freedom * sum(1 / len(values) for values in sides))
+
+
+def average(estimates):
+    """The mean of (value, lower, upper, influence by id) over audits; a row that an audit lacks has no influence."""
+    m = len(estimates)
+    ids = {own for one in estimates for own in one[3]}
+    influence = {own: sum(one[3].get(own, 0.0) for one in estimates) / m for own in ids}
+    return *(sum(one[k] for one in estimates) / m for k in range(3)), influence

@@ -24,19 +24,30 @@ SUFFIXES = (".json", ".xml", ".md", ".txt")
 def gate(
     *,
     context: typer.Context,
-    directory: opt.DirArgument,
+    directories: Annotated[
+        list[Path],
+        argument(
+            "DIR...",
+            "The folder that `fragility audit` wrote; or those of several models that differ only by being trained "
+            "again, whose mean is judged.",
+        ),
+    ],
     rules: Annotated[Path, option("--rules FILE", "The rules (TOML); `fragility gate init` writes some.")],
-    against: Annotated[Path | None, option("--against DIR", "An earlier audit, for rules with an allowance.")] = None,
+    against: Annotated[
+        list[Path] | None,
+        option("--against DIR", "An earlier audit, for rules with an allowance; may be repeated for retrained models."),
+    ] = None,
     strict: Annotated[bool, option("--strict", "An inconclusive verdict fails too.")] = False,
     out_files: Annotated[
         list[Path] | None,
         option("--out FILE", "Write the verdicts as .json, .xml (JUnit), .md or .txt; may be repeated."),
     ] = None,
     stress: Annotated[
-        Path | None, option("--stress FILE", "Held-out labels, as `fragility stress --out` writes them.")
+        list[Path] | None,
+        option("--stress FILE", "Held-out labels, as `fragility stress --out` writes them; one for each audit."),
     ] = None,
     stress_against: Annotated[
-        Path | None, option("--stress-against FILE", "Held-out labels of the earlier audit.")
+        list[Path] | None, option("--stress-against FILE", "Held-out labels of each earlier audit.")
     ] = None,
     labels: opt.Labels = None,
     labels_against: Annotated[
@@ -52,6 +63,9 @@ def gate(
 ) -> None:
     """Check an audit by declared rules, alone or against an earlier audit, for use in CI.
 
+    With audits of several models that differ only by being trained again, on either side, the verdict is about the way
+    they are trained, and not about two single models.
+
     A rule passes or fails if the rows at hand show it with the declared confidence, and is inconclusive otherwise.
     Exit code 0: no rule failed. 1: a rule failed, or with --strict is inconclusive. 2: it could not be checked.
 
@@ -62,8 +76,10 @@ def gate(
       fragility gate audit-new/ --against audit-old/ --rules gate.toml --strict --out gate.xml --out gate.md
 
       fragility gate audit/ --rules gate.toml --labels test.parquet --target class
+
+      fragility gate new-1/ new-2/ new-3/ --against old-1/ --against old-2/ --against old-3/ --rules gate.toml
     """
-    if against is None:
+    if not against:
         refuse_without("--against", context, "stress_against", "labels_against")
     if labels is None and labels_against is None:
         refuse_without("--labels", context, "target")
@@ -73,18 +89,21 @@ def gate(
     outputs = {f"--out ({path.suffix})": path for path in out_files or ()}
     if len(outputs) < len(out_files or ()):
         raise DataError("--out names two files of the same kind; name each kind once: .json, .xml, .md or .txt")
-    plan_files(outputs, {"--rules": rules, "--stress": stress, "--labels": labels})
+    held_out = {f"--stress ({path.name})": path for path in stress or ()}
+    plan_files(outputs, {"--rules": rules, "--labels": labels, **held_out})
     declared = fg.Gate.load(rules)
-    audit, earlier = fg.open_audit(directory), None if against is None else fg.open_audit(against)
+    audits = [fg.open_audit(directory) for directory in directories]
     columns = [rule.by for rule in declared.rules if rule.by not in (None, "predicted")]
     found = declared.check(
-        audit,
-        earlier,
-        rows=None if data is None else open_rows(data, [by for by in columns if by], audit.protocol, id_column, form),
+        audits,
+        [fg.open_audit(directory) for directory in against] if against else None,
+        rows=None
+        if data is None
+        else open_rows(data, [by for by in columns if by], audits[0].protocol, id_column, form),
         labels=read_labels(labels, target, id_column, form),
         labels_against=read_labels(labels_against, target, id_column, form),
-        stress=None if stress is None else read_stress_labels(stress, form),
-        stress_against=None if stress_against is None else read_stress_labels(stress_against, form),
+        stress=[read_stress_labels(path, form) for path in stress] if stress else None,
+        stress_against=[read_stress_labels(path, form) for path in stress_against] if stress_against else None,
     )
     out().print(escape(found.to_text()))
     save_result(found, *(out_files or ()))
@@ -106,8 +125,7 @@ def init(
         float | None,
         option(
             "--allowance SHARE",
-            "Compare with an earlier audit, and allow this much more, or what retrained models differ by. "
-            "(default: limits that this audit keeps to)",
+            "Compare with an earlier audit, and allow this much more. (default: limits that this audit keeps to)",
             min=0.0,
             max=1.0,
         ),
@@ -116,13 +134,13 @@ def init(
 ) -> None:
     """Write the rules of a gate from a good audit, for later audits to be checked by.
 
-    One audit cannot tell how far retrained models differ. From several, limits and allowances cover that too.
+    One audit cannot tell how far retrained models differ. Limits from several cover that too.
 
     [bold]Examples[/bold]
 
       fragility gate init audit/ --out gate.toml
 
-      fragility gate init seed-1/ seed-2/ seed-3/ seed-4/ seed-5/ --allowance 0 --out gate.toml
+      fragility gate init seed-1/ seed-2/ seed-3/ seed-4/ seed-5/ --out gate.toml
 
       fragility gate init audit/ --allowance 0.02 --out gate.toml
     """

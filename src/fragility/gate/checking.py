@@ -8,6 +8,9 @@ level 1 - (1 - confidence) / m, where m is the number of comparisons (Bonferroni
     inconclusive   the limit lies between them, or there are no rows
 
 With ``at_least`` the two bounds change places. A rule with an allowance compares the difference with the allowance.
+
+Either side may be the audits of several models that differ only by being trained again. The verdict is then about the
+mean of such models, and its bounds cover how far they differ.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from fragility.certificates import Audit, open_audit
 from fragility.certificates.comparison import differences_between, list_differences
 from fragility.errors import Advice, DataError
 from fragility.files import write_text
-from fragility.gate.estimates import RetrainedEstimates, compare_estimates
+from fragility.gate.estimates import RetrainedEstimates, compare_retrained
 from fragility.gate.measuring import AuditEvidence, cut_into_segments, prepare_estimator
 from fragility.gate.rules import MEASURES, PREDICTED, Rule, parse_rules, write_rules
 from fragility.gate.verdicts import GateResult, Outcome, Verdict
@@ -37,6 +40,7 @@ from fragility.stress.labels import BrittleLabels
 LARGEST_FILE = 1_000_000  # bytes of a rules file
 EXPOSED = 0.5
 AnyAudit: TypeAlias = Audit | str | os.PathLike[str]
+AnyStress: TypeAlias = BrittleLabels | pa.Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,11 +145,11 @@ class Gate:
         ----------
         audit : Certificates, StoredAudit or path, or a sequence of them
             The audit; or the audits of several good models that differ only by being trained again, at least three.
-            Limits and allowances then also cover how far such models differ.
+            Limits then also cover how far one more such model may differ.
         allowance : float, optional
-            Compare later audits with an earlier one and let them be this much worse; with several audits, at least
-            this much. By default each rule has a fixed limit: the upper bound of what this audit shows, rounded up to a
-            whole percent, so that the audit itself passes. A rule without a limit below 100% is left out.
+            Compare later audits with earlier ones and let them be this much worse. By default each rule has a fixed
+            limit: the upper bound of what this audit shows, rounded up to a whole percent, so that the audit itself
+            passes. A rule without a limit below 100% is left out.
         confidence : float, default=0.95
             The level of the gate.
         min_confidence : float, default=0.9
@@ -157,14 +161,9 @@ class Gate:
             Rules about predictions that flip early, overall and per predicted class, about exposure, and about what
             else the audit holds: failure modes, and decisions lost at declared rates.
         """
-        listed = [audit] if isinstance(audit, Audit | str | os.PathLike) else audit
-        given = [AuditEvidence(_open(one)) for one in listed]
-        if len(given) == 2 or not given:
-            raise DataError(
-                f"rules are derived from one audit, or from those of at least three retrained models; got {len(given)}"
-            )
-        for other in given[1:]:
-            _check_comparable(other.audit, given[0].audit)
+        given = [AuditEvidence(one) for one in _open_retrained(audit)]
+        if len(given) == 2:
+            raise DataError("rules are derived from one audit, or from those of at least three retrained models; got 2")
         planned = []
         for one in _list_derived(given[0].audit):
             rule = Rule(**one, at_most=1.0)
@@ -179,42 +178,42 @@ class Gate:
                 for name in segments[0].names
             ]
             if allowance is not None:
-                widest = max(each.bound_change(level) for each in shown)
-                rules.append(Rule(**one, allowance=max(allowance, min(_round_up(widest), 1.0))))
+                rules.append(Rule(**one, allowance=allowance))
                 continue
-            limit = _round_up(max(each.bound_next(level) for each in shown))
+            limit = math.ceil(100.0 * max(each.bound_next(level) for each in shown)) / 100.0
             rules += [Rule(**one, at_most=limit)] if limit < 1.0 else []  # no audit could fail the others
         return cls(tuple(rules), confidence, min_confidence)
 
     def check(
         self,
-        audit: Audit | str | os.PathLike[str],
-        against: Audit | str | os.PathLike[str] | None = None,
+        audit: AnyAudit | Sequence[AnyAudit],
+        against: AnyAudit | Sequence[AnyAudit] | None = None,
         *,
         rows: Any = None,
         labels: Mapping[Any, Any] | None = None,
         labels_against: Mapping[Any, Any] | None = None,
-        stress: BrittleLabels | pa.Table | None = None,
-        stress_against: BrittleLabels | pa.Table | None = None,
+        stress: AnyStress | Sequence[AnyStress] | None = None,
+        stress_against: AnyStress | Sequence[AnyStress] | None = None,
     ) -> GateResult:
         """Return a verdict for each rule.
 
         Parameters
         ----------
-        audit : Certificates, StoredAudit or path
-            The audit to judge.
-        against : Certificates, StoredAudit or path, optional
-            The earlier audit, for rules with an allowance.
+        audit : Certificates, StoredAudit or path, or a sequence of them
+            The audit to judge; or the audits of several models that differ only by being trained again, so that their
+            mean is judged.
+        against : Certificates, StoredAudit or path, or a sequence of them, optional
+            The earlier audit, or the earlier audits, for rules with an allowance.
         rows : table, optional
             The audited rows, for rules by a column; with an earlier audit, rows that both have.
         labels : mapping of id to class, optional
             True classes by row id, for ``accuracy`` and ``auroc``.
         labels_against : mapping of id to class, optional
             The same of the earlier audit; by default ``labels``.
-        stress : BrittleLabels or table, optional
-            Held-out labels of the audit, for ``brittle``.
-        stress_against : BrittleLabels or table, optional
-            The same of the earlier audit.
+        stress : BrittleLabels or table, or a sequence of them, optional
+            Held-out labels of the audit, for ``brittle``; one for each of several audits, in their order.
+        stress_against : BrittleLabels or table, or a sequence of them, optional
+            The same of the earlier audits.
 
         Returns
         -------
@@ -224,24 +223,22 @@ class Gate:
         Raises
         ------
         DataError
-            A rule needs what was not given, or the two audits ask different questions.
+            A rule needs what was not given, the audits ask different questions, or two are of one model.
         """
-        new = AuditEvidence(_open(audit), rows, labels, self._take_labels(stress))
-        old = None
+        new, old = self._gather(audit, rows, labels, stress), []
         if against is not None:
-            earlier_labels = labels if labels_against is None else labels_against
-            old = AuditEvidence(_open(against), rows, earlier_labels, self._take_labels(stress_against))
+            old = self._gather(against, rows, labels if labels_against is None else labels_against, stress_against)
         planned = []
         for rule in self.rules:
-            audits = [new]
+            audits = new
             if rule.allowance is not None:
-                if old is None:
+                if not old:
                     raise DataError(
                         f"the rule about {rule.title!r} has an allowance, so it needs an earlier audit; give one with ",
                         Advice("against", "--against"),
                     )
-                _check_comparable(new.audit, old.audit)
-                audits.append(old)
+                _check_comparable(new[0].audit, old[0].audit)
+                audits = [*new, *old]
             estimators = [prepare_estimator(rule, one, self.min_confidence) for one in audits]
             planned.append((rule, estimators, cut_into_segments(rule.by, audits)))
         comparisons = sum(len(segments[0].names) for _, _, segments in planned)
@@ -252,15 +249,44 @@ class Gate:
                 estimates = [
                     estimate(own.rows(name), level) for estimate, own in zip(estimators, segments, strict=True)
                 ]
-                verdicts.append(_judge(rule, name, estimates))
-        return GateResult(tuple(verdicts), self.confidence, _name(new.audit), None if old is None else _name(old.audit))
+                ours, theirs = (RetrainedEstimates(tuple(s)) for s in (estimates[: len(new)], estimates[len(new) :]))
+                verdicts.append(_judge(rule, name, ours, theirs, level))
+        models, earlier = (tuple(_name(one.audit) for one in side) for side in (new, old))
+        return GateResult(tuple(verdicts), self.confidence, models, earlier)
 
-    def _take_labels(self, stress: BrittleLabels | pa.Table | None) -> LabelledRows | None:
-        return None if stress is None else LabelledRows.of(stress, self.min_confidence)
+    def _gather(self, audits: Any, rows: Any, labels: Any, stress: Any) -> list[AuditEvidence]:
+        """Return the audits of one side, each with what else is known of its rows."""
+        opened = _open_retrained(audits)
+        listed = [stress] * len(opened) if stress is None else _list(stress, BrittleLabels | pa.Table)
+        if len(listed) != len(opened):
+            raise DataError(
+                f"held-out labels are of one model, so each audit needs its own; got {len(listed)} for {len(opened)} "
+                "audits"
+            )
+        labelled = [None if one is None else LabelledRows.of(one, self.min_confidence) for one in listed]
+        return [AuditEvidence(one, rows, labels, own) for one, own in zip(opened, labelled, strict=True)]
 
 
-def _open(audit: Audit | str | os.PathLike[str]) -> Audit:
-    return audit if isinstance(audit, Audit) else open_audit(audit)
+def _list(given: Any, kind: Any) -> list[Any]:
+    return [given] if isinstance(given, kind) else list(given)
+
+
+def _open_retrained(given: AnyAudit | Sequence[AnyAudit]) -> list[Audit]:
+    """Return one audit, or those of several models that differ only by being trained again."""
+    listed = _list(given, Audit | str | os.PathLike)
+    if not listed:
+        raise DataError("an audit was expected, or a sequence of audits; the sequence is empty")
+    opened = [one if isinstance(one, Audit) else open_audit(one) for one in listed]
+    seen: dict[str, int] = {}
+    for place, one in enumerate(opened, start=1):
+        _check_comparable(one, opened[0])
+        first = seen.setdefault(one.manifest.model.fingerprint, place)
+        if first != place:
+            raise DataError(
+                f"several audits are of models that were trained again, but number {first} and number {place} are of "
+                f"one model, {_name(one)}; give it once"
+            )
+    return opened
 
 
 def _list_derived(audit: Audit) -> list[dict[str, Any]]:
@@ -277,10 +303,6 @@ def _list_derived(audit: Audit) -> list[dict[str, Any]]:
     return derived
 
 
-def _round_up(share: float) -> float:
-    return math.ceil(share * 100.0) / 100.0
-
-
 def _name(audit: Audit) -> str:
     return f"{audit.manifest.model.kind} ({audit.manifest.model.fingerprint[:23]})"
 
@@ -295,16 +317,18 @@ def _check_comparable(new: Audit, old: Audit) -> None:
         )
 
 
-def _judge(rule: Rule, segment: str | None, estimates: list[Any]) -> Verdict:
-    new, larger_is_worse = estimates[0], MEASURES[rule.measure].larger_is_worse
+def _judge(
+    rule: Rule, segment: str | None, audits: RetrainedEstimates, against: RetrainedEstimates, level: float
+) -> Verdict:
+    new, larger_is_worse = audits.bound_mean(level), MEASURES[rule.measure].larger_is_worse
     earlier = shared = None
     if rule.allowance is None:
         lower, upper = new.lower, new.upper
         limit = rule.at_most if larger_is_worse else rule.at_least
         assert limit is not None
     else:
-        difference = compare_estimates(new, estimates[1])
-        earlier, shared = estimates[1].value, difference.shared
+        difference = compare_retrained(audits, against, level)
+        earlier, shared = against.average().value, difference.shared
         lower, upper = difference.lower, difference.upper
         limit = rule.allowance if larger_is_worse else -rule.allowance
     outcome: Outcome = "inconclusive"

@@ -16,17 +16,22 @@ The difference d of a new estimate and an old one has the bounds (Zou and Donner
 where r is the correlation of the two, from the influences of the rows that both audits cover; 0 if they share none. It
 follows from the rows whether a comparison is paired: rows that are matched by accident have unrelated influences.
 
-The rows of an audit say nothing about the next model that is trained. From the estimates v_1 ... v_m of m retrained
-models with the standard deviation s, prediction bounds of Student's t with m - 1 degrees of freedom:
+The rows of an audit do not say how far models differ that are trained again. Several audits do. Let m_1, m_2, ... be
+the numbers of audits on each side of a comparison, and s the standard deviation of their values around the mean of
+their side, with f = sum (m_i - 1) degrees of freedom. Training then adds to the bounds of the means
 
-    the next model              mean + t s sqrt(1 + 1 / m)
-    one model after another     t s sqrt(2)
+    reach = t_f s sqrt(1 / m_1 + 1 / m_2 + ...)      with Student's t at the level asked for
+
+as a root of squares, since it is independent of which rows were drawn. With one audit on each side nothing is added:
+the comparison is then about these two models, not about the way they were trained. One more model, trained in the same
+way as m audited ones, is a side of its own: mean + t s sqrt(1 + 1 / m).
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -66,21 +71,50 @@ class RetrainedEstimates:
 
     estimates: tuple[Estimate, ...]
 
+    @property
+    def values(self) -> list[float]:
+        """What the audits show that have rows to show it."""
+        return [one.value for one in self.estimates if not math.isnan(one.value)]
+
+    def average(self) -> Estimate:
+        """Return the mean of the audits; its bounds say what the rows leave open, and nothing about training."""
+        shown = [one for one in self.estimates if not math.isnan(one.value)]
+        if len(shown) < 2:
+            return (shown or list(self.estimates))[0]
+        value, lower, upper = (
+            math.fsum(ends) / len(shown) for ends in zip(*((e.value, e.lower, e.upper) for e in shown), strict=True)
+        )
+        keys, places = np.unique(np.concatenate([one.keys for one in shown]), return_inverse=True)
+        influence = np.bincount(places, np.concatenate([one.influence for one in shown]), len(keys)) / len(shown)
+        return Estimate(value, len(keys), lower, upper, influence, keys)
+
+    def bound_mean(self, level: float) -> Estimate:
+        """Return the mean of the audits, with bounds that also cover how far retrained models differ."""
+        mean = self.average()
+        reach = _reach_of_training(level, self.values)
+        lower, upper = (math.hypot(end - mean.value, reach) for end in (mean.lower, mean.upper))
+        return replace(mean, lower=max(mean.value - lower, 0.0), upper=min(mean.value + upper, 1.0))
+
     def bound_next(self, level: float) -> float:
-        """Return how large the bound of another such model may be; of one audit, its own upper bound."""
-        mean_upper = math.fsum(one.upper for one in self.estimates) / len(self.estimates)
-        return mean_upper + self._reach(level, 1.0 + 1.0 / len(self.estimates))
+        """Return how large the upper bound of one more such model may be; of one audit, its own upper bound."""
+        return self.average().upper + _reach_of_training(level, self.values, [0.0])  # a side of one
 
-    def bound_change(self, level: float) -> float:
-        """Return by how much one such model may exceed another; 0 of one audit, which cannot tell."""
-        return self._reach(level, 2.0)
 
-    def _reach(self, level: float, variances: float) -> float:
-        values = [one.value for one in self.estimates if not math.isnan(one.value)]
-        if len(values) < 2:
-            return 0.0
-        spread = float(np.std(values, ddof=1))
-        return float(stats.t.ppf(level, len(values) - 1)) * spread * math.sqrt(variances)
+def compare_retrained(new: RetrainedEstimates, old: RetrainedEstimates, level: float) -> DifferenceEstimate:
+    """Return the difference of the means of two sides, with bounds that also cover how far retrained models differ."""
+    found = compare_estimates(new.average(), old.average())
+    reach = _reach_of_training(level, new.values, old.values)
+    lower, upper = (math.hypot(end - found.value, reach) for end in (found.lower, found.upper))
+    return replace(found, lower=found.value - lower, upper=found.value + upper)
+
+
+def _reach_of_training(level: float, *sides: Sequence[float]) -> float:
+    """Return how far means of retrained models lie from those of all such models; 0 if no side has two of them."""
+    freedom = sum(len(values) - 1 for values in sides if values)
+    if freedom < 1:
+        return 0.0
+    spread = math.sqrt(math.fsum(float(np.var(values)) * len(values) for values in sides if len(values) > 1) / freedom)
+    return float(stats.t.ppf(level, freedom)) * spread * math.sqrt(sum(1.0 / len(values) for values in sides if values))
 
 
 def estimate_share(holds: Booleans, keys: Keys, level: float) -> Estimate:

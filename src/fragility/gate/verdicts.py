@@ -111,14 +111,14 @@ class GateResult:
         One for each rule, or for each segment of it.
     confidence : float
         The level at which all of them hold together.
-    model, against : str or None
-        What was audited, by its kind and fingerprint; ``against`` is None without an earlier audit.
+    models, against : tuple of str
+        What was audited, by kind and fingerprint, and the models of the earlier audits; none without one.
     """
 
     verdicts: tuple[Verdict, ...]
     confidence: float
-    model: str
-    against: str | None = None
+    models: tuple[str, ...]
+    against: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         return self.outcome != "fail"
@@ -154,8 +154,10 @@ class GateResult:
     def _conclude(self) -> str:
         counts = {outcome: sum(v.outcome == outcome for v in self.verdicts) for outcome in SIGNS}
         told = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count)
-        level = f"{self.confidence:.0%}"
-        return f"{self.outcome}: {told} (the verdicts hold together with {level} confidence)"
+        sides = [len(side) for side in (self.models, self.against) if side]
+        named = [f"{count} retrained models" if count > 1 else "one model" for count in sides]
+        about = f"about {' against '.join(named)}, by their means; " if max(sides) > 1 else ""
+        return f"{self.outcome}: {told} ({about}the verdicts hold together with {self.confidence:.0%} confidence)"
 
     def to_markdown(self) -> str:
         """Return a summary for a pull request.
@@ -165,9 +167,10 @@ class GateResult:
         str
             Markdown: a heading and a table.
         """
-        lines = [f"### Evidence gate: {SIGNS[self.outcome]} {self.outcome}", "", f"Audited: {_cell(self.model)}"]
-        if self.against is not None:
-            lines[-1] += f"; against: {_cell(self.against)}"
+        audited = f"Audited: {_cell(', '.join(self.models))}"
+        if self.against:
+            audited += f"; against: {_cell(', '.join(self.against))}"
+        lines = [f"### Evidence gate: {SIGNS[self.outcome]} {self.outcome}", "", audited]
         lines += ["", "| | rule | segment | finding |", "|---|---|---|---|"]
         for verdict in self.verdicts:
             segment = "all rows" if verdict.segment is None else verdict.segment

@@ -172,8 +172,9 @@ def prepare_audit(
 ) -> Iterator[PreparedAudit]:
     """Yield what a run is given of an audit; its files exist until the block is left."""
     numbers = _find_numbers(audit, report)
-    if gate is not None and not gate.model.endswith(f"({audit.manifest.model.fingerprint[:23]})"):
-        raise DataError(f"the verdicts are of another model, {gate.model}; check the audit that is logged")
+    audited = f"({audit.manifest.model.fingerprint[:23]})"
+    if gate is not None and not any(model.endswith(audited) for model in gate.models):
+        raise DataError(f"the verdicts are of another model, {gate.models[0]}; check the audit that is logged")
     check_name(name)
     metrics = measure_audit(audit, numbers, stress) | _count_verdicts(gate)
     with tempfile.TemporaryDirectory(prefix="fragility-mlflow-") as temporary:
