@@ -2,10 +2,13 @@
 
 import json
 
+import numpy as np
 import pandas as pd
 import pytest
 from command_line import refuse, run
-from small_audits import small_audit, small_labels, whole_numbers
+from small_audits import declared_model, small_audit, small_labels, whole_numbers
+
+import fragility as fg
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +35,22 @@ def test_the_exit_code_is_the_verdict(folder):
     done = run(*words)
     assert done.code == 0 and done.out.splitlines()[-1].startswith("inconclusive: 1 inconclusive")
     assert run(*words, "--strict").code == 1
+
+
+def test_several_retrained_models_are_judged_together(folder, tmp_path):
+    rows, protocol = whole_numbers(300, 1).to_numpy(), small_audit(2).protocol
+    for place in range(4):
+        model = declared_model()
+        model.intercept_ = np.array([place / 10])  # as if it had been trained again
+        fg.audit(model, rows, protocol, progress=False, lattice=False).save(tmp_path / f"model-{place}")
+    new, old = ([tmp_path / f"model-{place}" for place in places] for places in ((0, 1), (2, 3)))
+    against = [word for one in old for word in ("--against", one)]
+    done = run("gate", *new, *against, "--rules", folder / "earlier.toml", "--out", tmp_path / "gate.json")
+    assert "about 2 retrained models against 2 retrained models" in done.out
+    document = json.loads((tmp_path / "gate.json").read_text())
+    assert len(document["models"]) == len(document["against"]) == 2
+    told = refuse("gate", *new, *new, "--rules", folder / "lax.toml")
+    assert "number 1 and number 3 are of one model, LogisticRegression" in told
 
 
 def test_rules_are_derived_and_verdicts_written(folder, tmp_path):
