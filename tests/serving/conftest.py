@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,7 +84,7 @@ def serve(case, answering) -> Callable[..., Any]:
         kept = None if log is None else ServingLog.open(log, case.protocol, manifest, rules)
         own = ServiceRules(batches or BatchRules(), GuardRules(**guards), most_rows)
         app, service = create_app(answers or made, kept, own)
-        with TestClient(app, base_url=base, raise_server_exceptions=False) as client:
+        with kept or nullcontext(), TestClient(app, base_url=base, raise_server_exceptions=False) as client:
             yield client, service
 
     return start

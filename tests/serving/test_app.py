@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
 import threading
@@ -15,10 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fragility as fg
+from fragility.serving.answering import Answers
 from fragility.serving.batching import BatchRules
 from fragility.serving.journal import JournalError
 from fragility.serving.log import SealingRules, list_audits, read_events
 from fragility.serving.requests import RequestError, RequestReader
+from fragility.serving.sealing import SealedAudit
 
 pytest.importorskip("prometheus_client", reason="the extra `serve` is not installed")
 pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
@@ -102,6 +105,72 @@ def test_a_row_that_cannot_be_answered_spoils_no_other(case, serve, tmp_path) ->
     assert sum(batch.num_rows for batch in read_events(tmp_path / "log")) == 4
 
 
+def test_a_refused_row_of_many_is_named_and_found_quickly(case, serve, answering, tmp_path) -> None:
+    counted = Slow(answering[0], 0.0)
+    rows = [{"row": row} for row in case.rows[:40]]
+    rows[29] = {"row": {**case.rows[29], "duration": None}}
+    with serve(tmp_path / "log", answers=counted) as (client, _):
+        error = client.post("/v1/certify", json={"rows": rows}).json()["error"]
+        assert error["code"] == "not_answerable" and error["row"] == 29
+        assert counted.asked < 10
+        counted.asked = 0
+        named = [{**row, "id": str(place)} for place, row in enumerate(rows)]
+        error = client.post("/v1/certify", json={"rows": named}).json()["error"]
+        assert error["code"] == "not_answerable" and error["row"] == 29
+        assert counted.asked < 15  # not one by one
+
+
+def test_a_row_that_cannot_be_logged_spoils_no_other(case, serve, tmp_path, monkeypatch) -> None:
+    """Whatever making an entry raises, the thread that answers goes on."""
+    make = Answers.to_entry
+
+    def fail(self, asked):
+        if any(row.id == "poison" for row in asked):
+            raise OverflowError("int too big to convert")
+        return make(self, asked)
+
+    monkeypatch.setattr(Answers, "to_entry", fail)
+    with serve(tmp_path / "log", batches=BatchRules(0.1, 64)) as (client, _):
+        names = ["a", "poison", "b"]
+        with ThreadPoolExecutor(3) as pool:
+            asked = [{"row": row, "id": name} for row, name in zip(case.rows, names, strict=False)]
+            answers = list(pool.map(lambda each: client.post("/v1/certify", json=each), asked))
+        assert [answer.status_code for answer in answers] == [200, 422, 200]
+        told = "the row cannot be logged: OverflowError: int too big to convert"
+        assert answers[1].json() == {"error": {"code": "not_loggable", "message": told, "row": 0}}
+        assert client.post("/v1/certify", json={"row": case.rows[5]}).status_code == 200
+
+
+def test_an_id_that_the_server_made_cannot_be_used_again(case, serve, tmp_path) -> None:
+    """Twice the same id in an audit folder could not be sealed any more."""
+    log = tmp_path / "log"
+    with serve(log, SealingRules(seal_rows=1)) as (client, _):
+        made = client.post("/v1/certify", json={"row": case.rows[0]}).json()["certificate"]["id"]
+        for row in case.rows[:2]:
+            answer = client.post("/v1/certify", json={"row": row, "id": made})
+            assert answer.status_code == 409 and answer.json()["error"]["code"] == "used_id"
+    with serve(log) as (client, _):
+        assert client.post("/v1/certify", json={"row": case.rows[1], "id": made}).status_code == 409
+    assert sum(batch.num_rows for batch in read_events(log)) == 1
+
+
+def test_a_request_for_intervals_is_another_request(case, serve, tmp_path) -> None:
+    """Two who ask under one id at once must not share an answer that only one of them asked for."""
+    with serve(tmp_path / "log", batches=BatchRules(0.1, 64)) as (client, _):
+        asked = [{"row": case.rows[0], "id": "same", "intervals": wanted} for wanted in (False, True)]
+        with ThreadPoolExecutor(2) as pool:
+            answers = list(pool.map(lambda each: client.post("/v1/check", json=each), asked))
+        assert sorted(answer.status_code for answer in answers) == [200, 409]
+
+
+def test_a_request_is_queued_whole_or_not_at_all(case, serve, answering, tmp_path) -> None:
+    with serve(tmp_path / "log", batches=BatchRules(0.0, 1, most_queued=3)) as (client, service):
+        rows = [{"row": row, "id": str(place)} for place, row in enumerate(case.rows[:4])]
+        assert client.post("/v1/certify", json={"rows": rows}).status_code == 503
+        assert client.post("/v1/certify", json={"rows": rows[:3]}).status_code == 200
+        assert service.log.rows_logged == 3
+
+
 def test_ids_make_requests_repeatable(case, serve, tmp_path) -> None:
     log = tmp_path / "log"
     asked = {"row": case.rows[0], "id": "mine"}
@@ -169,11 +238,16 @@ VALUES = [
     ("age", "41", "wrong_type", "'age' of row 0 must be a whole number or null, got text (\"41\")"),
     ("age", True, "wrong_type", "'age' of row 0 must be a whole number or null, got true or false (true)"),
     ("age", 2**53 + 2, "out_of_range", "'age' of row 0 is beyond 2**53, where JSON numbers are no longer exact"),
+    ("age", 1e18, "out_of_range", "'age' of row 0 is beyond 2**53, where JSON numbers are no longer exact"),
+    ("age", -1e300, "out_of_range", "'age' of row 0 is beyond 2**53, where JSON numbers are no longer exact"),
     ("housing", 7, "wrong_type", "'housing' of row 0 must be text or null, got a whole number (7)"),
     ("housing", ["own"], "wrong_type", "'housing' of row 0 must be text or null, got a list"),
     ("housing", {}, "wrong_type", "'housing' of row 0 must be text or null, got an object"),
 ]
-IDS = [("", "text"), ("x" * 201, "text"), (1.5, "a number"), (True, "true or false"), ([], "a list")]
+IDS = [
+    *((text, "text") for text in ("", "x" * 201, "a\0", "a\nb", "\x1b[31m", "\u202e", "\u2028", "x" * 10**5)),
+    *((1.5, "a number"), (True, "true or false"), ([], "a list")),
+]
 
 
 @pytest.fixture
@@ -198,12 +272,13 @@ def test_wrong_requests_are_refused_in_a_sentence(case, refuse) -> None:
         assert (found, error["code"], error["row"]) == (422, code, 0) and error["message"].startswith(told), error
     for own_id, kind in IDS:
         found, error = refuse({"row": case.rows[0], "id": own_id})
-        told = f"the id of row 0 must be text of 1 to 200 characters or a whole number, got {kind}"
+        told = f"the id of row 0 must be text of 1 to 200 printable characters or a whole number, got {kind}"
         assert (found, error["code"]) == (422, "wrong_id") and error["message"].startswith(told)
     found, error = refuse({"row": case.rows[0], "missing": ["age"]}, "/v1/certify")
     assert found == 422 and error["message"].startswith("the body of a request to /v1/certify names 'missing'")
     found, error = refuse({"row": case.rows[0], "missing": ["age"], "stale": ["age"]})
-    assert (found, error["code"]) == (422, "not_answerable") and "as missing and as stale" in error["message"]
+    told = "row 0 names 'age' as missing and as stale; name it once"
+    assert (found, error) == (422, {"code": "missing_and_stale", "message": told, "row": 0})
 
 
 NAMES = st.sampled_from(["row", "rows", "id", "missing", "stale", "intervals", "age", "housing"])
@@ -231,7 +306,11 @@ def test_any_json_is_read_or_refused(case, document) -> None:
 
 def test_unknown_paths_and_methods(serve) -> None:
     with serve() as (client, _):
-        for method, path, status, code in [("GET", "/x", 404, "not_found"), ("GET", "/v1/check", 405, "wrong_method")]:
+        for method, path, status, code in [
+            ("GET", "/x", 404, "not_found"),
+            ("GET", "/v1/check", 405, "wrong_method"),
+            ("GET", "/v1/check/", 404, "not_found"),  # no redirect
+        ]:
             answer = client.request(method, path)
             assert answer.status_code == status and answer.json()["error"]["code"] == code
             assert answer.json()["error"]["message"].endswith("see /openapi.json")
@@ -248,10 +327,13 @@ def test_guards(case, serve) -> None:
         assert chunked.status_code == 413
         form = client.post("/v1/check", content=b"{}", headers={"content-type": "text/plain"})
         assert form.status_code == 415 and form.json()["error"]["message"] == "send the body as application/json"
-        for host in ("evil.example", "evil.example:8809", "127.0.0.1.evil.example", "", "localhost.evil:8809"):
+        for host in (
+            *("evil.example", "evil.example:8809", "127.0.0.1.evil.example", "", "localhost.evil:8809"),
+            *("127.0.0.1:8809, evil.example", "127.0.0.1:1@evil.example", "localhost:", "[::1", "[::2]", "127.0.0.1:x"),
+        ):
             answer = client.get("/", headers={"host": host})
             assert answer.status_code == 403 and answer.json()["error"]["code"] == "wrong_host"
-        for host in ("localhost:8809", "127.0.0.1", "[::1]:8809"):
+        for host in ("localhost:8809", "127.0.0.1", "[::1]:8809", "127.0.0.2:8809", "LOCALHOST"):
             assert client.get("/healthz", headers={"host": host}).status_code == 200
             assert client.head("/readyz", headers={"host": host}).status_code == 200
         foreign = client.post("/v1/check", json=asked, headers={"origin": "https://evil.example"})
@@ -273,6 +355,8 @@ def test_guards(case, serve) -> None:
             assert client.get("/metrics", headers=headers).status_code == 401
         assert client.get("/healthz").status_code == client.get("/readyz").status_code == 200
         assert client.post("/v1/check", json=asked, headers={"authorization": f"bearer {token}"}).status_code == 200
+        headers = {"authorization": f"bearer {token}", "host": "[::1"}
+        assert client.get("/x", headers=headers).json()["error"]["code"] == "not_found"
         document = client.get("/openapi.json", headers={"authorization": f"Bearer {token}"}).json()
         assert document["security"] == [{"token": []}] and document["paths"]["/healthz"]["get"]["security"] == []
         assert token not in repr(client.app.rules)
@@ -281,12 +365,15 @@ def test_guards(case, serve) -> None:
 class Slow:
     """Answers like another, slowly."""
 
-    def __init__(self, inner) -> None:
-        self.inner, self.protocol, self.asked = inner, inner.protocol, 0
+    def __init__(self, inner, seconds: float = 0.3) -> None:
+        self.inner, self.protocol, self.asked, self.seconds = inner, inner.protocol, 0, seconds
+
+    def start_at(self, when) -> None:
+        pass
 
     def answer(self, *given, **named):
         self.asked += 1
-        time.sleep(0.3)
+        time.sleep(self.seconds)
         return self.inner.answer(*given, **named)
 
 
@@ -300,6 +387,8 @@ def test_a_request_that_takes_too_long_is_ended(case, serve, answering, tmp_path
             assert answer.status_code == 504 and answer.json() == {"error": {"code": "timeout", "message": told}}
         time.sleep(0.5)
         assert slow.asked < 4 and service.batcher.queued == 0  # rows that nobody waits for are dropped
+        value = service.metrics.registry.get_sample_value
+        assert value("fragility_answers_total", {"endpoint": "certify", "status": "504"}) == 4
 
 
 def test_a_full_queue_refuses(case, serve, answering) -> None:
@@ -341,6 +430,40 @@ def test_an_answer_that_cannot_be_logged_is_withheld(case, serve, tmp_path, monk
         assert client.get("/readyz").json() == {"status": "ready"}
 
 
+def test_sealing_goes_on_after_any_error(case, serve, tmp_path, monkeypatch) -> None:
+    def fail(*_):
+        raise ValueError("unforeseen")
+
+    with serve(tmp_path / "log", SealingRules(seal_rows=1)) as (client, service):
+        with monkeypatch.context() as patch:
+            patch.setattr(SealedAudit, "seal", fail)
+            assert client.post("/v1/certify", json={"row": case.rows[0]}).status_code == 200
+            deadline = time.monotonic() + 20
+            while service.fault is None and time.monotonic() < deadline:
+                time.sleep(0.05)
+            told = {"error": {"code": "log_fault", "message": "ValueError: unforeseen"}}
+            assert client.get("/readyz").json() == told
+        deadline = time.monotonic() + 20
+        while service.log.rows_sealed == 0 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert service.log.rows_sealed == 1
+
+
+def test_times_do_not_go_back_after_a_restart(case, serve, answering, tmp_path, monkeypatch) -> None:
+    with serve(tmp_path / "log") as (client, _):
+        first = client.post("/v1/certify", json={"row": case.rows[0]}).json()["time"]
+    monkeypatch.setattr(answering[0], "_last", dt.datetime.min.replace(tzinfo=dt.UTC))  # a new process
+
+    class Clock(dt.datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return dt.datetime(2020, 1, 1, tzinfo=tz)
+
+    monkeypatch.setattr("fragility.serving.answering.dt.datetime", Clock)
+    with serve(tmp_path / "log") as (client, _):
+        assert client.post("/v1/certify", json={"row": case.rows[1]}).json()["time"] == first
+
+
 def test_a_broken_log_is_not_ready(case, serve, tmp_path, monkeypatch) -> None:
     def fail(*_):
         raise OSError(5, "Input/output error")
@@ -365,7 +488,8 @@ def test_a_model_that_fails_is_said_to(case, serve, answering, monkeypatch) -> N
     with serve() as (client, _):
         answer = client.post("/v1/certify", json={"row": case.rows[0]})
         told = "the model cannot answer: ZeroDivisionError: division by zero"
-        assert answer.status_code == 500 and answer.json() == {"error": {"code": "model_failed", "message": told}}
+        assert answer.status_code == 500
+        assert answer.json() == {"error": {"code": "model_failed", "message": told, "row": 0}}
 
 
 # --- metrics and descriptions -----------------------------------------------------------------------------------

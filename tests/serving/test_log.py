@@ -111,7 +111,7 @@ def test_what_was_acknowledged_survives_a_kill(case, tmp_path) -> None:
     assert len(ids_of(folder)) == 4
     with open_log(case, folder) as log:
         assert log.rows_recovered == 2 and log.rows_pending == 0
-        assert log.find_request("L600") == "a" and log.find_request("L601") is None
+        assert log.find_request("L600") == "a" and log.find_request("L601") == ""
         check_whole(case, folder, 6)
         log.append(entry(case, slice(6, 9)))
     check_whole(case, folder, 9)
@@ -457,14 +457,76 @@ def test_a_journal_in_an_unknown_state_is_not_written_to_any_more(case, tmp_path
     check_whole(case, tmp_path / "log", 3)
 
 
+def test_an_id_is_appended_once_to_an_audit_folder(case, tmp_path) -> None:
+    with open_log(case, tmp_path / "log") as log:
+        log.append(entry(case, slice(0, 2)))
+        for again in ([entry(case, slice(1, 3))], [entry(case, slice(2, 4)), entry(case, slice(3, 5))]):
+            with pytest.raises(JournalError, match="a row has an id that the present audit folder of the log holds"):
+                log.append(*again)
+        assert log.rows_pending == 2 and log.find_request("L600") == "" and log.find_request("L602") is None
+    with pytest.raises(JournalError, match=r"the log .* is closed"):
+        log.append(entry(case, slice(2, 3)))
+    check_whole(case, tmp_path / "log", 2)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="open files cannot be removed there")
+def test_rows_are_not_acknowledged_into_a_log_that_was_removed_or_moved(case, tmp_path) -> None:
+    log = open_log(case, tmp_path / "log")
+    log.append(entry(case, slice(0, 2)))
+    shutil.rmtree(tmp_path / "log")
+    with pytest.raises(JournalError, match=r"part-00000.journal was removed while rows were pending in it; restart"):
+        log.append(entry(case, slice(2, 3)))
+    assert log.is_broken
+    log.close()
+    assert not (tmp_path / "log").exists()
+
+    log = open_log(case, tmp_path / "log")
+    log.append(entry(case, slice(0, 2)))
+    (tmp_path / "log").rename(tmp_path / "moved")
+    log.append(entry(case, slice(2, 3)))  # to the file that was moved, which keeps it
+    with pytest.raises(CertificateError, match=r"cannot seal the log .*: No such file or directory"):
+        log.seal()
+    with pytest.raises(JournalError, match=r"cannot write to the log .*: No such file or directory"):
+        log.append(entry(case, slice(3, 4)))
+    (tmp_path / "log").mkdir()
+    with pytest.raises(JournalError, match=r"log was moved or replaced while it was open; restart the server"):
+        log.append(entry(case, slice(3, 4)))
+    assert list((tmp_path / "log").iterdir()) == []
+    kill(log)
+    open_log(case, tmp_path / "moved").close()
+    check_whole(case, tmp_path / "moved", 3)
+
+
+def test_a_missing_journal_is_not_skipped(case, tmp_path, monkeypatch) -> None:
+    folder = tmp_path / "log"
+    log = open_log(case, folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(sealing.SealedAudit, "seal", lambda *_: 1 / 0)
+        for place in range(2):
+            log.append(entry(case, slice(place, place + 1)))
+            with pytest.raises(ZeroDivisionError):
+                log.seal()
+            log._closed.clear()  # so that the next one gets a journal of its own
+    kill(log)
+    first = folder / "pending" / "000001" / "part-00000.journal"
+    first.rename(tmp_path / "kept")
+    with pytest.raises(CertificateError, match=r"part-00000.journal is missing, whose rows come before those of part-"):
+        open_log(case, folder)
+    (tmp_path / "kept").rename(first)
+    open_log(case, folder).close()
+    check_whole(case, folder, 2)
+
+
 def test_other_peoples_files_in_pending_stay(case, tmp_path) -> None:
     folder = tmp_path / "log"
     log = open_log(case, folder)
     log.append(entry(case, slice(0, 1)))
     (folder / "pending" / "000001" / "notes.txt").write_text("mine")
+    (folder / "pending" / "000001" / "part-old.journal").write_text("mine")
     (folder / "pending" / "notes").mkdir()
     log.close()
     open_log(case, folder).close()
+    assert (folder / "pending" / "000001" / "part-old.journal").read_text() == "mine"
     assert (folder / "pending" / "000001" / "notes.txt").read_text() == "mine"
     assert (folder / "pending" / "notes").is_dir()
 

@@ -6,12 +6,13 @@ import http.client
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import joblib
@@ -26,6 +27,10 @@ from fragility.serving.log import ServingLog, list_audits, read_events
 
 pytest.importorskip("prometheus_client", reason="the extra `serve` is not installed")
 pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
+uvicorn = pytest.importorskip("uvicorn", reason="the extra `serve` is not installed")
+
+from fragility.serving.server import Connection, listen  # noqa: E402
+
 TOKEN = "a-token-of-32-letters-and-digits"
 
 
@@ -123,6 +128,92 @@ def test_an_interrupt_finishes_what_is_in_flight(case, home, tmp_path) -> None:
     assert answers[0][0] == 200 and len(ids_of(log)) == 1
 
 
+def test_a_log_that_cannot_be_sealed_at_the_end_is_said_so(case, home, tmp_path) -> None:
+    log = tmp_path / "log"
+    with started(home, "--log", log) as (process, port):
+        assert ask(port, "/v1/certify", {"row": case.rows[0], "id": "x"})[0] == 200
+        (log / "rows").rmdir()
+        (log / "rows").write_text("in the way")
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=60)
+        assert process.returncode == 2 and "Traceback" not in said, said
+        assert f"fragility: cannot seal the log {log}: " in said
+    (log / "rows").unlink()
+    recover(case, log)
+    assert ids_of(log) == ["x"] and check_verifies(case, log) == 1
+
+
+@pytest.fixture
+def connect(case, serve, monkeypatch) -> Iterator[Callable[[], socket.socket]]:
+    """Return `connect()`, a connection to a server in this process that waits half a second for heads."""
+    monkeypatch.setattr("fragility.serving.server.HEAD_SECONDS", 0.5)
+    monkeypatch.setattr("fragility.serving.server.MOST_CONNECTIONS", 3)
+    with serve() as (client, _), listen("127.0.0.1", 0) as listening:
+        config = uvicorn.Config(client.app, http=Connection, log_level="error", lifespan="off")
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        with ExitStack() as opened:
+            address = listening.getsockname()
+            yield lambda: opened.enter_context(socket.create_connection(address, timeout=20))
+        server.should_exit = True
+        thread.join()
+
+
+def read_refusal(connection: socket.socket) -> dict:
+    """Read until the server closes the connection."""
+    said = b""
+    while piece := connection.recv(65536):
+        said += piece
+    head, _, body = said.partition(b"\r\n\r\n")
+    assert b"content-type: application/json" in head and b"connection: close" in head
+    return {"status": int(head.split()[1]), **json.loads(body)["error"]}
+
+
+HEAD = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+
+
+def test_a_head_that_comes_slowly_is_ended(connect) -> None:
+    told = "the head of a request must come within 0.5 seconds"
+    silent, slow, later = connect(), connect(), connect()
+    later.sendall(HEAD + b"\r\n")
+    assert b"200 OK" in later.recv(65536)
+    later.sendall(HEAD)  # the second request of a connection
+    ended = threading.Event()
+
+    def send_slowly() -> None:
+        with suppress(OSError):
+            for letter in HEAD * 10:
+                slow.sendall(bytes([letter]))
+                if ended.wait(0.05):
+                    return
+
+    sending = threading.Thread(target=send_slowly)
+    sending.start()
+    for connection in (silent, slow, later):
+        assert read_refusal(connection) == {"status": 408, "code": "timeout", "message": told}
+    ended.set()
+    sending.join()
+
+
+def test_what_is_no_http_is_refused_as_everything_else(connect) -> None:
+    told = "the request is not valid HTTP, or its headers are too large"
+    for sent in (b"\x16\x03\x01 tls\r\n\r\n", HEAD + b"Host: b\r\n\r\n", HEAD + b"X: " + b"a" * 10**5 + b"\r\n"):
+        connection = connect()
+        connection.sendall(sent)
+        assert read_refusal(connection) == {"status": 400, "code": "not_http", "message": told}
+        connection.close()
+
+
+def test_connections_are_bounded(connect) -> None:
+    kept = [connect() for _ in range(3)]
+    for connection in kept:
+        connection.sendall(HEAD + b"\r\n")
+        assert b"200 OK" in connection.recv(65536)
+    told = "3 connections are open; try again"
+    assert read_refusal(connect()) == {"status": 503, "code": "overloaded", "message": told}
+
+
 def kill_under_load(case, home: Path, log: Path, after: float, first: int) -> set[str]:
     """Ask from four threads until the server is killed; return the ids that were acknowledged."""
     acknowledged: set[str] = set()
@@ -215,8 +306,6 @@ def test_wrong_options_are_refused(home, tmp_path) -> None:
 
 
 def test_a_port_in_use_is_refused(home) -> None:
-    import socket
-
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         said = refuse(*words(home, "--port", port))
@@ -227,10 +316,6 @@ def test_a_port_in_use_is_refused(home) -> None:
 
 def test_answers_are_sent_at_once() -> None:
     """asyncio sets TCP_NODELAY only on sockets that name their protocol."""
-    import socket
-
-    from fragility.serving.server import listen
-
     with listen("localhost", 0) as listening:
         assert listening.proto == socket.IPPROTO_TCP and listening.getsockname()[1] > 0
 

@@ -105,9 +105,9 @@ def serve(
     from fragility.serving.answering import Answering
     from fragility.serving.app import ServiceRules
     from fragility.serving.batching import BatchRules
-    from fragility.serving.guards import GuardRules
+    from fragility.serving.guards import GuardRules, is_loopback
     from fragility.serving.log import SealingRules, ServingLog
-    from fragility.serving.server import TOKEN_VARIABLE, is_loopback, listen, read_token
+    from fragility.serving.server import TOKEN_VARIABLE, listen, read_token
     from fragility.serving.server import serve as serve_http
 
     token = read_token(token_file, os.environ)
@@ -145,7 +145,8 @@ def serve(
 
         serve_http(answering, kept, rules, listening, announce=announce)
     if kept is not None:
-        note(f"stopped; {kept.rows_sealed} rows were sealed in {log}")
+        rest = f"; {kept.rows_pending} stay pending until the next start" if kept.rows_pending else ""
+        note(f"stopped; {kept.rows_sealed} rows were sealed in {log}{rest}")
 
 
 def parse_time(text: str, flag: str) -> float:

@@ -104,6 +104,10 @@ class Answering:
             raise RequestError(500, "model_failed", f"the model cannot answer: {name_error(error)}") from error
         return answers
 
+    def start_at(self, time: dt.datetime) -> None:
+        """Let no answer be given an earlier time than this, whatever the clock says: that of a log's last event."""
+        self._last = max(self._last, time)
+
     def _now(self) -> dt.datetime:
         """Return the time, which never goes back: events are logged in its order."""
         self._last = max(self._last, dt.datetime.now(dt.UTC))

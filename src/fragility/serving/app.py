@@ -53,13 +53,15 @@ class Service:
         self.stopping = False
         self.fault: str | None = None  # why the log cannot be sealed at present
         self._sealed = 0 if log is None else log.rows_sealed
+        if log is not None and log.last_time is not None:
+            answering.start_at(log.last_time)
         self._in_flight: dict[str, tuple[str, asyncio.Future[Answer]]] = {}  # by id: what is asked, and its answer
 
     # --- from start to end ----------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def live(self, _app: FastAPI) -> AsyncIterator[None]:
-        """Answer and seal until the server stops; then finish what is in flight and seal the log."""
+        """Answer and seal until the server stops; then finish what is in flight. Who opened the log closes it."""
         self.batcher = Batcher(self.answering, self.log, self.rules.batches, self.metrics)
         self.batcher.start()
         sealer = asyncio.create_task(self._keep_sealing())
@@ -71,8 +73,6 @@ class Service:
             with suppress(asyncio.CancelledError):
                 await sealer
             await self.batcher.stop()
-            if self.log is not None:
-                await asyncio.to_thread(self.log.close)
 
     def refuse_more(self) -> None:
         """Refuse requests from now on; those in flight are finished."""
@@ -90,8 +90,8 @@ class Service:
         try:
             log.seal()
             self.fault = None
-        except FragilityError as error:  # such as a full disk: the rows stay pending, and sealing is tried again
-            self.fault = str(error)
+        except Exception as error:  # such as a full disk: the rows stay pending, and sealing is tried again
+            self.fault = str(error) if isinstance(error, FragilityError) else name_error(error)
 
     def _count_sealed(self, log: ServingLog) -> None:
         self.metrics.sealed.inc(log.rows_sealed - self._sealed)
@@ -102,17 +102,19 @@ class Service:
 
     async def answer(self, request: Request, kind: Kind) -> Response:
         """Answer a request to /v1/check or /v1/certify."""
-        began = time.perf_counter()
+        began, status = time.perf_counter(), 504  # where the guards end it
         try:
             asked = self.reader.read(await request.body(), kind)
             documents, when = await self._answer_rows(asked)
             body: dict[str, Any] = {"time": when.isoformat(), "logged": self.log is not None}
             body |= {NAMES[kind]: documents[0]} if asked.single else {f"{NAMES[kind]}s": documents}
             response: Response = Response(_encode(body), media_type="application/json")
+            status = response.status_code
         except RequestError as error:
-            response = self.refuse(error)
-        self.metrics.latency.labels(kind).observe(time.perf_counter() - began)
-        self.metrics.answers.labels(kind, str(response.status_code)).inc()
+            response, status = self.refuse(error), error.status
+        finally:
+            self.metrics.latency.labels(kind).observe(time.perf_counter() - began)
+            self.metrics.answers.labels(kind, str(status)).inc()
         return response
 
     def refuse(self, error: RequestError) -> Response:
@@ -143,12 +145,15 @@ class Service:
                 futures[row.id] = flying[1]
             else:
                 (fresh if before is None else known).append(row)
-        for rows, logged in ((fresh, True), (known, False)):
-            # Rows with an id are jobs of their own, so that others who ask the same can wait for the same future.
-            named = [[row] for row in rows if row.digest is not None and logged]
-            unnamed = [row for row in rows if row.digest is None or not logged]
-            for group in [*named, *([unnamed] if unnamed else [])]:
-                self._submit(Job(asked.kind, group, asked.intervals, logged), futures)
+        # Rows with an id are jobs of their own, so that others who ask the same can wait for the same future.
+        named = [[row] for row in fresh if row.digest is not None]
+        unnamed = [row for row in fresh if row.digest is None]
+        jobs = [Job(asked.kind, group, asked.intervals, True) for group in [*named, unnamed] if group]
+        if known:
+            jobs.append(Job(asked.kind, known, asked.intervals, False))
+        self.batcher.submit(jobs)
+        for job in jobs:
+            self._follow(job, futures)
         gathered: dict[str, tuple[dict[str, Any], dt.datetime]] = {}
         # Shielded where others may wait for the same answer; any other row is dropped if its client goes away.
         shared = {row.id for row in asked.rows if row.digest is not None}
@@ -160,14 +165,13 @@ class Service:
         found = [gathered[row.id] for row in asked.rows]
         return Answer([document for document, _ in found], max(when for _, when in found))
 
-    def _submit(self, job: Job, futures: dict[str, asyncio.Future[Answer]]) -> None:
-        assert self.batcher is not None
-        future = self.batcher.submit(job)
+    def _follow(self, job: Job, futures: dict[str, asyncio.Future[Answer]]) -> None:
+        """Note the future of each row; that of a row with an id also for others who ask the same."""
         for row in job.rows:
-            futures[row.id] = future
+            futures[row.id] = job.answer
             if row.digest is not None and job.logged:
-                self._in_flight[row.id] = (row.digest, future)
-                future.add_done_callback(partial(self._land, row.id))
+                self._in_flight[row.id] = (row.digest, job.answer)
+                job.answer.add_done_callback(partial(self._land, row.id))
 
     def _land(self, own_id: str, future: asyncio.Future[Answer]) -> None:
         """Forget a row that was answered or refused."""
@@ -198,7 +202,8 @@ class Service:
 def create_app(answering: Answering, log: ServingLog | None, rules: ServiceRules) -> tuple[ServiceGuards, Service]:
     """Return the guarded application, and the service behind it."""
     service = Service(answering, log, rules)
-    app = FastAPI(title="fragility serve", docs_url=None, redoc_url=None, openapi_url=None, lifespan=service.live)
+    off: dict[str, Any] = {"docs_url": None, "redoc_url": None, "openapi_url": None, "redirect_slashes": False}
+    app = FastAPI(title="fragility serve", lifespan=service.live, **off)
     document = describe_api(answering.protocol, rules.most_rows, token=rules.guards.token is not None)
     page = render_page(answering.protocol, document)
 
@@ -228,9 +233,10 @@ def create_app(answering: Answering, log: ServingLog | None, rules: ServiceRules
     @app.exception_handler(HTTPException)
     async def explain(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
+        path = request.scope["path"][:80]  # request.url would read the Host header, which may be no address
         code, told = {
-            404: ("not_found", f"there is nothing at {request.url.path[:80]}; see /openapi.json"),
-            405: ("wrong_method", f"{request.method[:20]} is not used at {request.url.path[:80]}; see /openapi.json"),
+            404: ("not_found", f"there is nothing at {path}; see /openapi.json"),
+            405: ("wrong_method", f"{request.method[:20]} is not used at {path}; see /openapi.json"),
         }.get(error.status_code, ("refused", str(error.detail)))
         return service.refuse(RequestError(error.status_code, code, told))
 

@@ -101,17 +101,17 @@ class Batcher:
         """Rows that wait."""
         return self._queued
 
-    def submit(self, job: Job) -> asyncio.Future[Answer]:
-        """Put a job into the queue; return the future of its answers."""
-        if self._queued + len(job.rows) > self.rules.most_queued:
+    def submit(self, jobs: Sequence[Job]) -> None:
+        """Put the jobs of a request into the queue, all or none of them."""
+        rows = sum(len(job.rows) for job in jobs)
+        if self._queued + rows > self.rules.most_queued:
             raise RequestError(
                 503, "overloaded", f"{self._queued} rows wait for an answer already; try again in a moment"
             )
-        self._queue.append(job)
-        self._queued += len(job.rows)
+        self._queue.extend(jobs)
+        self._queued += rows
         self.metrics.queue.set(self._queued)
         self._came.set()
-        return job.answer
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -151,25 +151,52 @@ class Batcher:
     # --- in the threads -------------------------------------------------------------------------------------
 
     def _answer(self, jobs: list[Job]) -> list[Outcome]:
-        """Answer all jobs at once; if that fails, each by itself, so that a row cannot spoil another's answer."""
+        """Answer all jobs at once; if that fails, halves of them, so that a row cannot spoil another's answer."""
         first, rows = jobs[0], [row for job in jobs for row in job.rows]
         try:
-            answers = self.answering.answer(first.kind, rows, intervals=first.intervals)
-            written = self._begin_writing(answers, rows) if first.logged and self.log is not None else None
-            return [Outcome(jobs, answers, written)]
+            answers, entry = self._try(first, rows)
         except RequestError as error:
             if len(jobs) == 1:
-                return [Outcome(jobs, error)]
-        return [outcome for job in jobs for outcome in self._answer([job])]
+                return [Outcome(jobs, self._blame(first, error))]
+            half = len(jobs) // 2
+            return [*self._answer(jobs[:half]), *self._answer(jobs[half:])]
+        return [Outcome(jobs, answers, None if entry is None else self._begin_writing(entry))]
 
-    def _begin_writing(self, answers: Answers, rows: list[AskedRow]) -> Future[None]:
-        """Let the other thread write answers to the journal; return the future of that."""
-        written: Future[None] = Future()
+    def _try(self, job: Job, rows: Sequence[AskedRow]) -> tuple[Answers, LogEntry | None]:
+        """Return the answers to rows that are asked as those of a job, and what the log keeps of them."""
+        answers = self.answering.answer(job.kind, rows, intervals=job.intervals)
+        if self.log is None or not job.logged:
+            return answers, None
         try:
-            self._unwritten.append((answers.to_entry(rows), written))
-            self._writer.submit(self._write)
-        except FragilityError as error:
-            written.set_exception(_withhold(error))
+            return answers, answers.to_entry(rows)
+        except Exception as error:  # no row may stop the thread that answers all others
+            told = error if isinstance(error, FragilityError) else name_error(error)
+            raise RequestError(422, "not_loggable", "the row cannot be logged: ", told) from error
+
+    def _blame(self, job: Job, error: RequestError) -> RequestError:
+        """Return why a job is refused, with a row that is refused by itself where there is one."""
+        rows = job.rows
+        while len(rows) > 1:
+            half = rows[: len(rows) // 2]
+            rows = half if self._find_refusal(job, half) else rows[len(half) :]
+        own = error if len(job.rows) == 1 else self._find_refusal(job, rows)
+        if own is None:
+            return error
+        own.row = rows[0].place
+        return own
+
+    def _find_refusal(self, job: Job, rows: Sequence[AskedRow]) -> RequestError | None:
+        try:
+            self._try(job, rows)
+        except RequestError as error:
+            return error
+        return None
+
+    def _begin_writing(self, entry: LogEntry) -> Future[None]:
+        """Let the other thread write an entry to the journal; return the future of that."""
+        written: Future[None] = Future()
+        self._unwritten.append((entry, written))
+        self._writer.submit(self._write)
         return written
 
     def _write(self) -> None:

@@ -15,16 +15,19 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import ipaddress
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from fragility.review.guards import HEADERS, Application, Message, Receive, Scope, Send
 from fragility.serving.requests import RequestError
 
 OPEN_PATHS = ("/healthz", "/readyz")  # health checks send no token
-LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
+HOST = re.compile(r"(?:\[(?P<six>[0-9a-f:.]+)\]|(?P<name>[^:\[\]@,\s]+))(?::\d{1,5})?")
 JSON = "application/json"
 
 
@@ -111,10 +114,10 @@ class ServiceGuards:
     def _check_local(self, headers: Mapping[str, str]) -> None:
         """Refuse what a browser sends on behalf of another site."""
         host = headers.get("host", "").lower()
-        name = host if host.endswith("]") else host.rpartition(":")[0] or host
-        if name not in LOOPBACK_NAMES:
-            told = f"without a token this server is only reached as {', '.join(LOOPBACK_NAMES)}; start it with a token"
-            raise RequestError(403, "wrong_host", told)
+        found = HOST.fullmatch(host)
+        if found is None or not is_loopback(found["six"] or found["name"]):
+            told = "without a token this server is only reached as localhost or by a loopback address such as 127.0.0.1"
+            raise RequestError(403, "wrong_host", f"{told}; start it with a token")
         origin = headers.get("origin")
         if origin is not None and origin.lower() != f"http://{host}":
             told = "without a token this server does not answer pages of other sites; start it with a token"
@@ -134,6 +137,17 @@ class ServiceGuards:
                 raise self._refuse_size()
             more = message["type"] != "http.disconnect" and message.get("more_body", False)
         return bytes(body)
+
+
+@lru_cache(maxsize=64)
+def is_loopback(host: str) -> bool:
+    """Whether a host is reached from this machine only."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def extra_headers(error: RequestError) -> dict[str, Any]:

@@ -59,6 +59,9 @@ class Journal:
         digest = _hash_record(self._salt, self._size, payload)
         try:
             self._write(HEAD.pack(MAGIC, len(payload), digest) + payload)
+            if os.fstat(self._handle).st_nlink == 0:
+                self.is_broken = True
+                raise JournalError(f"{self.path} was removed while rows were pending in it; restart the server")
         except OSError as error:
             # Whether the record is whole on the disk is not known. Its rows may be sent again, so it must not stay.
             try:

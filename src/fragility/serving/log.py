@@ -13,8 +13,10 @@ another model, protocol or version of a library goes on with the log; the next o
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
+import re
 import threading
 import time
 from collections import deque
@@ -26,6 +28,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from fragility.certificates.folder import MANIFEST_FILE, read_manifest, read_protocol
 from fragility.certificates.manifest import Manifest
@@ -46,6 +49,7 @@ from fragility.serving.sealing import (
 FORMAT = "fragility-log/1"
 LOG_FILE, BEGUN_FILE = "log.json", "begun.json"
 FOLDERS = ("audits", "rows", "events", "pending")
+JOURNAL_FILE = re.compile(r"part-(?P<place>\d{5})\.journal")
 MOST_PARTS = 1000  # of an audit folder: every seal writes all their names
 
 
@@ -75,16 +79,18 @@ class ServingLog:
         self.folder, self.protocol, self.rules = folder, protocol, rules
         self.manifest = empty_manifest(manifest)
         self._held = ExitStack()  # the lock
+        self._folder_state: os.stat_result | None = None  # tells whether the folder is still the one that was opened
         self._is_closed = False
         self._appending, self._sealing = threading.Lock(), threading.Lock()
         self._journal: Journal | None = None
         self._number, self._place, self._rows = 0, 0, 0  # of the audit that is appended to, of its journal; its rows
-        self._ids: dict[str, str] = {}  # of that audit: ids that clients chose, and the digests of their requests
+        self._ids: dict[str, str] = {}  # of that audit: its ids, and the digests of requests whose clients chose them
         self._pending, self._since = 0, 0.0  # rows in the journal, and when the first of them came
         self._closed: deque[tuple[int, int]] = deque()  # audits and places of journals to seal
         self._audit: SealedAudit | None = None  # that was sealed last
         # Since the log was opened: rows of an earlier process that were sealed, rows appended, and rows sealed.
         self.rows_recovered, self.rows_logged, self.rows_sealed = 0, 0, 0
+        self.last_time: dt.datetime | None = None  # of the last event when the log was opened
 
     @classmethod
     def open(
@@ -106,6 +112,7 @@ class ServingLog:
         try:
             make_folder(log.folder)
             log._held.enter_context(_hold(log.folder))
+            log._folder_state = os.stat(log.folder)
             for name in FOLDERS:
                 make_folder(log.folder / name)
             log._recover()
@@ -133,12 +140,13 @@ class ServingLog:
         """Seal all journals that an earlier process left."""
         for number in _list_numbers(self.folder / "pending"):
             place = AuditPlace(self.folder, number)
-            journals = sorted(place.pending.glob("part-*.journal"))
+            found = map(JOURNAL_FILE.fullmatch, os.listdir(place.pending))
+            journals = sorted(int(match["place"]) for match in found if match is not None)
             if journals:
                 protocol, manifest = _read_begun(place)
                 audit = SealedAudit.open(place, protocol, manifest)
                 for journal in journals:
-                    self.rows_recovered += audit.seal(int(journal.stem.removeprefix("part-")))
+                    self.rows_recovered += audit.seal(journal)
             _remove_pending(place)
 
     def _describe(self) -> None:
@@ -169,8 +177,11 @@ class ServingLog:
         self._audit = SealedAudit.open(place, self.protocol, self.manifest)
         self._place, self._rows = len(self._audit.parts), len(self._audit)
         for index in range(self._place):
-            chosen = read_part(place.events, index, ["id", "request"]).to_pylist()
-            self._ids |= {event["id"]: event["request"] for event in chosen if event["request"] is not None}
+            self._ids |= _list_ids(read_part(place.events, index, ["id", "request"]))
+        if audits := list_audits(self.folder):
+            last = AuditPlace(self.folder, int(audits[-1].name))
+            parts = len(read_manifest(last.audit).files_of("certificates"))
+            self.last_time = pc.max(read_part(last.events, parts - 1, ["time"]).column("time")).as_py()
 
     # --- appending ------------------------------------------------------------------------------------------
 
@@ -185,7 +196,10 @@ class ServingLog:
         return self._journal is not None and self._journal.is_broken
 
     def find_request(self, own_id: str) -> str | None:
-        """Return the digest of the request that logged an id in the present audit folder; None for a new id."""
+        """Return the digest of the request that logged an id in the present audit folder; None for a new id.
+
+        It is empty if no client chose the id, so that it equals no request's.
+        """
         return self._ids.get(own_id)
 
     def append(self, *entries: LogEntry) -> None:
@@ -194,7 +208,15 @@ class ServingLog:
             return
         rows = sum(map(len, entries))
         payload = b"".join(entry.encode() for entry in entries)
+        ids: dict[str, str] = {}
+        for entry in entries:
+            ids |= _list_ids(entry.events)
         with self._appending:
+            if self._is_closed:
+                raise JournalError(f"the log {self.folder} is closed")
+            # An audit folder cannot hold an id twice, so what is appended here could never be sealed.
+            if len(ids) < rows or not ids.keys().isdisjoint(self._ids):
+                raise JournalError("a row has an id that the present audit folder of the log holds already")
             try:
                 if self._journal is None:
                     self._begin_journal()
@@ -207,13 +229,12 @@ class ServingLog:
             self._pending += rows
             self._rows += rows
             self.rows_logged += rows
-            for entry in entries:
-                if entry.events.column("request").null_count < len(entry):
-                    chosen = entry.events.select(["id", "request"]).to_pylist()
-                    self._ids |= {event["id"]: event["request"] for event in chosen if event["request"] is not None}
+            self._ids |= ids
 
     def _begin_journal(self) -> None:
         place = AuditPlace(self.folder, self._number)
+        if self._folder_state is None or not os.path.samestat(os.stat(self.folder), self._folder_state):
+            raise JournalError(f"{self.folder} was moved or replaced while it was open; restart the server")
         make_folder(place.pending)
         if not (place.pending / BEGUN_FILE).exists():
             begun = {"manifest": self.manifest.to_dict(), "protocol": self.protocol.to_dict()}
@@ -265,9 +286,10 @@ class ServingLog:
 
     def close(self) -> None:
         """Seal what is pending and let go of the log; another process may then open it."""
-        if self._is_closed:
-            return
-        self._is_closed = True
+        with self._appending:
+            if self._is_closed:
+                return
+            self._is_closed = True
         with self._held:
             while self._closed or (self._pending and not self.is_broken):
                 self.seal()
@@ -303,6 +325,12 @@ def _hold(folder: Path) -> Any:
     stack = ExitStack()
     stack.push(held.__exit__)
     return stack
+
+
+def _list_ids(events: pa.Table | pa.RecordBatch) -> dict[str, str]:
+    """Return the ids of events, and the digests of requests, which are empty for ids that no client chose."""
+    requests = (request or "" for request in events.column("request").to_pylist())
+    return dict(zip(events.column("id").to_pylist(), requests, strict=True))
 
 
 def _remove_pending(place: AuditPlace) -> None:

@@ -55,6 +55,7 @@ class AskedRow:
     missing: tuple[str, ...] | None = None  # None: the fields that are null
     stale: tuple[str, ...] = ()
     digest: str | None = None  # of what was asked; None where the id was made here
+    place: int = 0  # in its request
 
     @property
     def nulls(self) -> tuple[str, ...]:
@@ -103,7 +104,7 @@ class RequestReader:
         if not isinstance(listed, list) or not 0 < len(listed) <= self.most_rows:
             came = f"{len(listed)} rows" if isinstance(listed, list) else _name_type(listed)
             raise RequestError(422, "too_many_rows", f"rows must be a list of 1 to {self.most_rows} rows, got {came}")
-        rows = tuple(self._read_row(each, kind, place) for place, each in enumerate(listed))
+        rows = tuple(self._read_row(each, kind, place, intervals) for place, each in enumerate(listed))
         seen: dict[str, int] = {}
         for place, row in enumerate(rows):
             if seen.setdefault(row.id, place) != place:
@@ -111,7 +112,7 @@ class RequestReader:
                 raise RequestError(409, "repeated_id", told, row=place)
         return Asked(kind, rows, single, intervals)
 
-    def _read_row(self, item: Any, kind: Kind, place: int) -> AskedRow:
+    def _read_row(self, item: Any, kind: Kind, place: int, intervals: bool) -> AskedRow:
         if not isinstance(item, dict):
             raise RequestError(422, "wrong_type", f"row {place} must be an object, got {_name_type(item)}", row=place)
         _refuse_unknown(item, ROW_FIELDS[kind], f"row {place}", place)
@@ -120,6 +121,9 @@ class RequestReader:
             raise RequestError(422, "wrong_type", told, row=place)
         missing = self._read_names(item, "missing", place)
         stale = self._read_names(item, "stale", place) or ()
+        if twice := [name for name in stale if name in (missing or ())]:
+            told = f"row {place} names {twice[0]!r} as missing and as stale; name it once"
+            raise RequestError(422, "missing_and_stale", told, row=place)
         given = item["row"]
         _refuse_unknown(given, self.fields, f"row {place}", place, "the model has no such field; its fields are ")
         lacking = [name for name in self.fields if name not in given and name not in (missing or ())]
@@ -129,17 +133,18 @@ class RequestReader:
             raise RequestError(422, "absent_field", told, row=place)
         values = {name: _read_value(given.get(name), own, place) for name, own in self.fields.items()}
         own_id = self._read_id(item, place)
-        digest = None if own_id is None else _digest_request(kind, item)
-        return AskedRow(uuid.uuid4().hex if own_id is None else own_id, values, missing, stale, digest)
+        digest = None if own_id is None else _digest_request(kind, intervals, item)
+        return AskedRow(uuid.uuid4().hex if own_id is None else own_id, values, missing, stale, digest, place)
 
     def _read_id(self, item: Mapping[str, Any], place: int) -> str | None:
         value = item.get("id")
         if value is None:
             return None
-        if type(value) not in (str, int) or not 0 < len(str(value)) <= LONGEST_ID:
-            told = f"the id of row {place} must be text of 1 to {LONGEST_ID} characters or a whole number"
+        text = str(value)
+        if type(value) not in (str, int) or not 0 < len(text) <= LONGEST_ID or not text.isprintable():
+            told = f"the id of row {place} must be text of 1 to {LONGEST_ID} printable characters or a whole number"
             raise RequestError(422, "wrong_id", f"{told}, got {_name_type(value)}", row=place)
-        return str(value)
+        return text
 
     def _read_names(self, item: Mapping[str, Any], what: str, place: int) -> tuple[str, ...] | None:
         names = item.get(what)
@@ -169,7 +174,7 @@ def _read_value(value: Any, own: Field, place: int) -> Any:
         return None
     kind = type(value)
     if own.type in ("integer", "number") and kind in (int, float):
-        if kind is int and abs(value) > LARGEST_WHOLE:
+        if (kind is int or own.type == "integer") and abs(value) > LARGEST_WHOLE:
             told = f"{own.name!r} of row {place} is beyond 2**53, where JSON numbers are no longer exact"
             raise RequestError(422, "out_of_range", told, row=place)
         if own.type == "number":
@@ -208,9 +213,9 @@ def _name_type(value: Any) -> str:
     return f"{JSON_WORDS[type(value)]} ({json.dumps(value)[:40]})"
 
 
-def _digest_request(kind: str, item: Mapping[str, Any]) -> str:
+def _digest_request(kind: str, intervals: bool, item: Mapping[str, Any]) -> str:
     """Return a digest of what is asked under an id, the same for every order of names."""
-    text = json.dumps([kind, item], sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    text = json.dumps([kind, intervals, item], sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 

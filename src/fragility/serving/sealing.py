@@ -153,6 +153,9 @@ class SealedAudit:
         if place < len(self.parts):
             journal.unlink()
             return 0
+        if place > len(self.parts):
+            lacking = self.place.journal(len(self.parts))
+            raise CertificateError(f"{lacking} is missing, whose rows come before those of {journal.name}; restore it")
         schemas = LogSchemas.of(self.protocol, self.manifest.model.classes)
         entries = [entry for payload in read_journal(journal) for entry in decode_entries(payload, schemas)]
         if entries:

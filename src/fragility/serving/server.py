@@ -2,42 +2,39 @@
 
 from __future__ import annotations
 
-import ipaddress
+import asyncio
+import json
 import os
 import signal
 import socket
 import threading
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
+from http import HTTPStatus
 from pathlib import Path
 from types import FrameType
 
+import h11
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fragility.errors import DataError, FragilityError
 from fragility.files import read_bounded
 from fragility.serving.answering import Answering
 from fragility.serving.app import ServiceRules, create_app
 from fragility.serving.log import ServingLog
+from fragility.serving.requests import RequestError
 
 TOKEN_VARIABLE = "FRAGILITY_TOKEN"
 SHORTEST_TOKEN = 16  # characters
 TOKEN_BYTES = 4096
 BACKLOG = 2048
+HEAD_SECONDS = 10.0  # for the head of a request
+MOST_CONNECTIONS = 500  # open at a time: files of the log must not find that all handles are taken
 
 
 class AddressError(FragilityError):
     """The address asked for cannot be used."""
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host is reached from this machine only."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def read_token(path: Path | None, environment: Mapping[str, str]) -> str | None:
@@ -78,6 +75,53 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         told = error.strerror or error
         raise AddressError(f"cannot listen on {host}, port {port}: {told}; choose another --host or --port") from error
+
+
+class Connection(H11Protocol):
+    """A connection whose client must send the head of each request in time.
+
+    The guards bound everything after the head. What is no HTTP is refused in the shape of all other refusals.
+    """
+
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > MOST_CONNECTIONS:
+            self._refuse(RequestError(503, "overloaded", f"{MOST_CONNECTIONS} connections are open; try again"))
+        else:
+            self._expect_head()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._expect_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._stop_clock()
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(RequestError(400, "not_http", "the request is not valid HTTP, or its headers are too large"))
+
+    def _expect_head(self) -> None:
+        """Start the clock when a head is awaited or begins, and stop it when it is whole."""
+        if self.conn.their_state is not h11.IDLE:
+            self._stop_clock()
+        elif self._deadline is None:
+            told = f"the head of a request must come within {HEAD_SECONDS:g} seconds"
+            self._deadline = self.loop.call_later(HEAD_SECONDS, self._refuse, RequestError(408, "timeout", told))
+
+    def _stop_clock(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _refuse(self, error: RequestError) -> None:
+        if not self.transport.is_closing():
+            body = json.dumps(error.to_dict()).encode()
+            head = f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\ncontent-type: application/json\r\n"
+            self.transport.write(f"{head}content-length: {len(body)}\r\nconnection: close\r\n\r\n".encode() + body)
+            self.transport.close()
 
 
 class Server(uvicorn.Server):
@@ -125,7 +169,8 @@ def serve(
     host, port = listening.getsockname()[:2]
     config = uvicorn.Config(
         app,
-        log_level="warning",
+        http=Connection,
+        log_level="error",
         access_log=False,
         server_header=False,
         proxy_headers=False,
