@@ -72,4 +72,9 @@ def average(estimates):
     m = len(estimates)
     ids = {own for one in estimates for own in one[3]}
     influence = {own: sum(one[3].get(own, 0.0) for one in estimates) / m for own in ids}
-    return *(sum(one[k] for one in estimates) / m for k in range(3)), influence
+    spreads = [math.sqrt(sum(v * v for v in one.values())) for one in (influence, *(e[3] for e in estimates))]
+    narrowed = spreads[0] / (sum(spreads[1:]) / m) if sum(spreads[1:]) else 1.0
+    value = sum(one[0] for one in estimates) / m
+    below = sum(one[0] - one[1] for one in estimates) / m
+    above = sum(one[2] - one[0] for one in estimates) / m
+    return value, value - narrowed * below, value + narrowed * above, influence

@@ -25,6 +25,9 @@ their side, with f = sum (m_i - 1) degrees of freedom. Training then adds to the
 as a root of squares, since it is independent of which rows were drawn. With one audit on each side nothing is added:
 the comparison is then about these two models, not about the way they were trained. One more model, trained in the same
 way as m audited ones, is a side of its own: mean + t s sqrt(1 + 1 / m).
+
+What the rows leave open of a mean of audits: the mean of the audits' distances from value to bound, times the spread
+of the mean of their influences over the mean of their spreads. It shrinks as far as the audits err on different rows.
 """
 
 from __future__ import annotations
@@ -81,12 +84,17 @@ class RetrainedEstimates:
         shown = [one for one in self.estimates if not math.isnan(one.value)]
         if len(shown) < 2:
             return (shown or list(self.estimates))[0]
-        value, lower, upper = (
-            math.fsum(ends) / len(shown) for ends in zip(*((e.value, e.lower, e.upper) for e in shown), strict=True)
-        )
+        m = len(shown)
         keys, places = np.unique(np.concatenate([one.keys for one in shown]), return_inverse=True)
-        influence = np.bincount(places, np.concatenate([one.influence for one in shown]), len(keys)) / len(shown)
-        return Estimate(value, len(keys), lower, upper, influence, keys)
+        influence = np.bincount(places, np.concatenate([one.influence for one in shown]), len(keys)) / m
+        own = math.fsum(math.sqrt(math.fsum(one.influence**2)) for one in shown) / m
+        narrowed = math.sqrt(math.fsum(influence**2)) / own if own > 0.0 else 1.0
+        value = math.fsum(one.value for one in shown) / m
+        below, above = (
+            math.fsum(one.value - one.lower for one in shown),
+            math.fsum(one.upper - one.value for one in shown),
+        )
+        return Estimate(value, len(keys), value - narrowed * below / m, value + narrowed * above / m, influence, keys)
 
     def bound_mean(self, level: float) -> Estimate:
         """Return the mean of the audits, with bounds that also cover how far retrained models differ."""
