@@ -75,26 +75,28 @@ class RetrainedEstimates:
     estimates: tuple[Estimate, ...]
 
     @property
+    def shown(self) -> list[Estimate]:
+        """The audits that have rows for it; all of them if none has."""
+        return [one for one in self.estimates if not math.isnan(one.value)] or list(self.estimates)
+
+    @property
     def values(self) -> list[float]:
-        """What the audits show that have rows to show it."""
-        return [one.value for one in self.estimates if not math.isnan(one.value)]
+        """What they show."""
+        return [one.value for one in self.shown if not math.isnan(one.value)]
 
     def average(self) -> Estimate:
         """Return the mean of the audits; its bounds say what the rows leave open, and nothing about training."""
-        shown = [one for one in self.estimates if not math.isnan(one.value)]
-        if len(shown) < 2:
-            return (shown or list(self.estimates))[0]
-        m = len(shown)
+        shown, m = self.shown, len(self.shown)
+        if m == 1 or math.isnan(shown[0].value):
+            return shown[0]
         keys, places = np.unique(np.concatenate([one.keys for one in shown]), return_inverse=True)
         influence = np.bincount(places, np.concatenate([one.influence for one in shown]), len(keys)) / m
         own = math.fsum(math.sqrt(math.fsum(one.influence**2)) for one in shown) / m
         narrowed = math.sqrt(math.fsum(influence**2)) / own if own > 0.0 else 1.0
         value = math.fsum(one.value for one in shown) / m
-        below, above = (
-            math.fsum(one.value - one.lower for one in shown),
-            math.fsum(one.upper - one.value for one in shown),
-        )
-        return Estimate(value, len(keys), value - narrowed * below / m, value + narrowed * above / m, influence, keys)
+        below = narrowed * math.fsum(one.value - one.lower for one in shown) / m
+        above = narrowed * math.fsum(one.upper - one.value for one in shown) / m
+        return Estimate(value, len(keys), value - below, value + above, influence, keys)
 
     def bound_mean(self, level: float) -> Estimate:
         """Return the mean of the audits, with bounds that also cover how far retrained models differ."""
@@ -105,7 +107,8 @@ class RetrainedEstimates:
 
     def bound_next(self, level: float) -> float:
         """Return how large the upper bound of one more such model may be; of one audit, its own upper bound."""
-        return self.average().upper + _reach_of_training(level, self.values, [0.0])  # a side of one
+        upper = math.fsum(one.upper for one in self.shown) / len(self.shown)
+        return upper + _reach_of_training(level, self.values, [0.0])  # a side of one
 
 
 def compare_retrained(new: RetrainedEstimates, old: RetrainedEstimates, level: float) -> DifferenceEstimate:
