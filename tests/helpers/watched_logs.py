@@ -1,10 +1,12 @@
 """Small logs of a service whose fields go missing on known days, made of real certificates."""
 
 import datetime as dt
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 from small_audits import FIELDS, declared_model, whole_numbers
 
 import fragility as fg
@@ -27,10 +29,31 @@ def day_rows(day: int, rows: int, names: list[str]) -> pd.DataFrame:
     return whole_numbers(rows, 1000 + day).set_axis(names, axis=1)
 
 
+def replace_value(entry: LogEntry, column: str, value) -> LogEntry:
+    """The same entry, with another value in a column of its first event."""
+    events = entry.events
+    values = [value, *events.column(column).to_pylist()[1:]]
+    place = events.schema.get_field_index(column)
+    changed = events.set_column(place, events.schema.field(place), pa.array(values, events.schema.field(place).type))
+    return replace(entry, events=changed)
+
+
 def write_log(
-    folder: Path, *, days: int = 14, rows: int = 200, outage=None, stale=None, rename=None, chance: float | None = 0.25
+    folder: Path,
+    *,
+    days: int = 14,
+    rows: int = 200,
+    outage=None,
+    stale=None,
+    rename=None,
+    chance: float | None = 0.25,
+    times=None,
+    change=None,
 ) -> Path:
-    """A log with so many days; outage, stale: (field, first day, share, last day) of what fails; chance: p_change."""
+    """A log with so many days; outage, stale: (field, first day, share, last day) of what fails; chance: p_change.
+
+    times: when the rows of each day were decided; change: (column, value) of the first event of the last day.
+    """
     model, protocol, names = served_model(rename)
     rng = np.random.default_rng(5)
     probe = fg.audit(model, day_rows(0, 2, names), protocol, progress=False, lattice=False)
@@ -46,8 +69,9 @@ def write_log(
             ids = [f"{day}-{row}" for row in range(rows)]
             certs = fg.audit(model, given, protocol, ids=ids, progress=False, lattice=False)
             chances = [chance if any(own) else None for own in zip(*lists.values(), strict=True)]
-            time = START + dt.timedelta(days=day)
-            log.append(LogEntry.of(certs, given, time=time, p_change=chances, **lists))
+            time = START + dt.timedelta(days=day) if times is None else times[day]
+            entry = LogEntry.of(certs, given, time=time, p_change=chances, **lists)
+            log.append(entry if change is None or day < days - 1 else replace_value(entry, *change))
             if log.is_due:
                 log.seal()
     return folder

@@ -102,7 +102,7 @@ def test_a_quiet_log_raises_none(quiet_log):
 
 def test_parts_and_batches_change_nothing(broken_log, tmp_path, monkeypatch):
     whole = fg.watch(broken_log).to_dict()
-    monkeypatch.setattr("fragility.watching.sources.BATCH_ROWS", 170)
+    monkeypatch.setattr("fragility.watching.sources.BATCH_VALUES", 170 * 27)
     again = fg.watch(broken_log).to_dict()
     assert again["alarms"] == whole["alarms"] and again["days"] == whole["days"]
     for one, other in zip(whole["watched"], again["watched"], strict=True):

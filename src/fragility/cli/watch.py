@@ -106,7 +106,10 @@ def watch(
     outputs = {f"--out ({path.suffix})": path for path in out_files or ()}
     if len(outputs) < len(out_files or ()):
         raise DataError("--out names two files of the same kind; name each kind once: .html, .json, .prom or .txt")
-    plan_files(outputs, {"--reliability": reliability, "--protocol": protocol})
+    from fragility.serving.log import LOG_FILE  # slow to import
+
+    read = folders[:1] if time is not None else [folder / LOG_FILE for folder in folders]
+    plan_files(outputs, {"--reliability": reliability, "--protocol": protocol, **{f"{each}": each for each in read}})
     source: Any = folders
     if time is not None:
         if len(folders) > 1:

@@ -2,11 +2,14 @@
 
 sequences   confidence sequences and the evidence of a change (formulas)
 events      decisions, some rows at a time, as columns of values in [0, 1]
-sources     dated audits, the log of `fragility serve`, a table to replay
+sources     dated audits, and the log of `fragility serve`
+replaying   a table of past rows
 following   days, reference, detectors, alarms
 losing      decisions expected to be lost at the current rates
-outcome     `WatchResult` and `Alarm`: text, JSON, Prometheus
+findings    alarms and figures, and how they are said
+prometheus  the same in Prometheus' text format
 page        the page over time
+outcome     `WatchResult`: text, JSON, page, Prometheus
 running     `watch`
 """
 

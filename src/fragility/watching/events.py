@@ -34,6 +34,8 @@ Measure: TypeAlias = Literal[
 STATES = ("missing", "stale", "out_of_range")  # what a single decision says of a field
 OF_FIELDS = (*STATES, "repeated")
 MEANS = ("exposure", "lost")
+ROUNDING = 1e-6  # how far a figure may lie outside 0 and 1
+FIRST_DAY, LAST_DAY = np.datetime64("0001-01-01"), np.datetime64("9999-12-31")
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +162,24 @@ def make_batch(
     )
 
 
+def check_figures(name: str, values: Floats, *, may_lack: bool = False) -> Floats:
+    """Return figures of decisions (n,), each a number from 0 to 1; NaN stands for none, which only some may lack."""
+    wrong = ~((values >= -ROUNDING) & (values <= 1.0 + ROUNDING))
+    if may_lack:
+        wrong &= ~np.isnan(values)
+    if wrong.any():
+        first = float(values[wrong][0])
+        found = f"no {name}" if np.isnan(first) else f"{name} {first:g}"
+        raise DataError(f"the log has a decision with {found}; a number from 0 to 1 was expected, restore the log")
+    return values
+
+
 def code_classes(decision: Any, classes: Sequence[str]) -> Integers:
     """Return (n,) the place of each decision among the classes; refuse a decision for another class."""
     values = decision if isinstance(decision, (pa.Array, pa.ChunkedArray)) else pa.array(list(decision))
     whole = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    if whole.null_count:
+        raise DataError("the log has an event without a decision; restore the log")
     coded, place = pc.dictionary_encode(whole), {name: at for at, name in enumerate(classes)}
     places = []
     for label in coded.dictionary.to_pylist():
@@ -175,12 +191,15 @@ def code_classes(decision: Any, classes: Sequence[str]) -> Integers:
 
 
 def days_of(times: pa.ChunkedArray | pa.Array) -> Integers:
-    """Return (n,) days since 1970 in UTC."""
+    """Return (n,) days since 1970 in UTC; refuse what no calendar has."""
     whole = times.combine_chunks() if isinstance(times, pa.ChunkedArray) else times
     numbers = whole.to_numpy(zero_copy_only=False).astype("datetime64[us]")
     if np.isnat(numbers).any():
         raise DataError("the log has a decision without a time; it was not written by `fragility serve`")
-    return np.asarray(numbers.astype("datetime64[D]").astype(np.int64))
+    days = numbers.astype("datetime64[D]")
+    if len(days) and not FIRST_DAY <= days.min() <= days.max() <= LAST_DAY:
+        raise DataError(f"the log has a decision outside the years 1 to 9999 ({days.max()}); restore the log")
+    return np.asarray(days.astype(np.int64))
 
 
 def spread_lists(lists: pa.ListArray, names: Sequence[str], what: str) -> Booleans:
@@ -223,19 +242,28 @@ def find_repeats(codes: Sequence[Integers], missing: Booleans) -> Booleans:
     return found
 
 
-def cut_by_day(batches: Iterable[EventBatch], look: int) -> Iterator[EventBatch]:
+@dataclass(slots=True)
+class LateDecisions:
+    """How many decisions were recorded after one of a later day, as happens when a clock is set back."""
+
+    count: int = 0
+
+
+def cut_by_day(batches: Iterable[EventBatch], look: int, late: LateDecisions | None = None) -> Iterator[EventBatch]:
     """Return the same decisions in pieces of one day each, of a multiple of `look` rows unless the day ends.
 
     So the looks of a day are the same however the decisions were batched. A decision that is recorded after one of a
-    later day counts for that later day.
+    later day counts for that later day, and is counted in `late`.
     """
     waiting: EventBatch | None = None
     latest = np.iinfo(np.int64).min
     for batch in batches:
         if len(batch) == 0:
             continue
-        batch = replace(batch, day=np.maximum.accumulate(np.maximum(batch.day, latest)))
-        latest = int(batch.day[-1])
+        day = np.maximum.accumulate(np.maximum(batch.day, latest))
+        if late is not None:
+            late.count += int((day > batch.day).sum())
+        batch, latest = replace(batch, day=day), int(day[-1])
         joined = batch if waiting is None else join_batches(waiting, batch)
         starts = [0, *(np.flatnonzero(np.diff(joined.day)) + 1).tolist(), len(joined)]
         for start, stop in pairwise(starts[:-1]):

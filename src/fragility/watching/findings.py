@@ -24,6 +24,9 @@ MEASURES: dict[str, str] = {
 }
 
 
+NOT_CONFIDENT = "no decision is confident"
+
+
 @dataclass(frozen=True, slots=True)
 class Alarm:
     """Something that changed, beyond what chance explains.
@@ -264,8 +267,19 @@ class WatchFindings:
 
     @property
     def is_watching(self) -> bool:
-        """Whether the reference is complete, so that alarms can be raised."""
+        """Whether there are decisions after the reference, so that alarms can be raised."""
         return len(self.days) > int(self.settings["reference_days"])
+
+    @property
+    def unit(self) -> str:
+        """What figures are of: ``day``, or ``audit`` for dated audits, which do not record the states of fields."""
+        return "day" if any(each.measure == "missing" for each in self.watched) else "audit"
+
+    @property
+    def last_days(self) -> str:
+        """The days or audits that current figures are of, in words."""
+        window = min(int(self.settings["window"]), len(self.days))
+        return f"the last {self.unit}" if window == 1 else f"the last {window} {self.unit}s"
 
     @property
     def rates(self) -> dict[str, float]:
@@ -284,7 +298,11 @@ class WatchFindings:
         span = f"{total} from {self.days[0]} to {self.days[-1]}"
         if not self.is_watching:
             wanted, had = self.settings["reference_days"], len(self.days)
-            return f"{span}: the reference is not complete (day {had} of {wanted}), no alarm can be raised yet"
+            if had < wanted:
+                return (
+                    f"{span}: the reference is not complete ({self.unit} {had} of {wanted}), no alarm can be raised yet"
+                )
+            return f"{span}: the reference is complete, alarms can be raised from the next {self.unit} on"
         found = len(self.open_alarms)
         return f"{span}: {write_count(found, 'open alarm') if found else 'no open alarm'}"
 
@@ -296,14 +314,10 @@ class WatchFindings:
         list of str
             Exposure, share that flips early, fields that are missing or stale, decisions expected to be lost.
         """
-        window = min(self.settings["window"], len(self.days))
-        last = "the last day" if window == 1 else f"the last {window} days"
         by_measure = {each.measure: each.recent for each in self.watched if each.name is None}
         early, exposure = by_measure["flips_early"], by_measure["exposure"]
-        lines = [
-            f"over {last}: mean exposure {write_number(exposure.value)}, {write_percent(early.value)} of confident "
-            "decisions flip early"
-        ]
+        flips = f"{write_percent(early.value)} of confident decisions flip early" if early.decisions else NOT_CONFIDENT
+        lines = [f"over {self.last_days}: mean exposure {write_number(exposure.value)}, {flips}"]
         for measure in STATES:
             rates = [each for each in self.watched if each.measure == measure and each.recent.value > 0]
             rates.sort(key=lambda each: -each.recent.value)

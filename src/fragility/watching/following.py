@@ -6,7 +6,8 @@ must not rise or must not fall, is watched by a `Detector`: half of alpha is spe
 on the detectors, each half shared equally by the streams (Bonferroni).
 
 An alarm stays open until the rows speak for a return: the sum of log likelihood ratios of the bound against a rate
-halfway between the bound and what was seen since the change, restarted at 0 whenever it is negative, reaches ln 100.
+halfway between the bound and what was seen since the change, restarted at 0 whenever it is negative, reaches ln 100; or
+until the mean since the change is no longer beyond the bound.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def sum_days(days: Sequence[DayTally], name: str) -> Floats:
 class Reference:
     """What the streams are compared with: the mean of each column (C,), and its bounds."""
 
-    mean: Floats
+    mean: Floats  # NaN without decisions
     lower: Floats
     upper: Floats
     rows: int
@@ -96,7 +97,8 @@ class Episode:
     since: int  # day on which the change probably began
     n: float  # decisions since then
     k: float  # their sum; of 1 - x for a fall
-    changed: float
+    changed: float  # sum of p_change over those that have the property
+    known: float  # how many of these have a p_change
     closed: int | None = None
     back: float = 0.0  # evidence of a return
 
@@ -146,10 +148,10 @@ class Follower:
         if not self.days or self.days[-1].day != day:
             self._begin_day(day)
         starts = np.arange(0, len(piece), LOOK_ROWS)
-        n, k, changed = self._count(piece, starts)
-        self._tally(piece, n, k, changed)
+        n, k, changes = self._count(piece, starts)
+        self._tally(piece, n, k, changes[:, :, 0])
         if self._detector is not None:
-            self._watch(self._detector, day, n, k, changed, piece, starts)
+            self._watch(self._detector, day, n, k, changes, piece, starts)
         self.rows += len(piece)
 
     def _begin_day(self, day: int) -> None:
@@ -168,7 +170,7 @@ class Follower:
         return DayTally(day, len(self.columns), len(self.layout.groups), means)
 
     def _count(self, piece: EventBatch, starts: Integers) -> tuple[Floats, Floats, Floats]:
-        """Return (L, C) decisions, sums and sums of p_change of each look."""
+        """Return decisions and sums of each look, both (L, C), and (L, C, 2) sums and numbers of its p_change."""
         sizes = np.diff([*starts, len(piece)]).astype(np.float64)
         n = np.repeat(sizes[:, None], len(self.columns), axis=1)
         n[:, self._early] = np.add.reduceat(piece.confident.astype(np.float64), starts)
@@ -180,10 +182,12 @@ class Follower:
             ],
             axis=1,
         )
-        changed = np.zeros_like(k)
-        known = np.flatnonzero(piece.p_change > 0.0)  # NaN: nothing was missing
-        np.add.at(changed[:, : self.shares], known // LOOK_ROWS, piece.shares[known] * piece.p_change[known, None])
-        return n, k, changed
+        changes = np.zeros((*k.shape, 2))
+        known = np.flatnonzero(~np.isnan(piece.p_change))  # NaN: nothing was missing
+        chances = np.stack([piece.p_change[known], np.ones(len(known))], axis=1)
+        struck = piece.shares[known][:, :, None] * chances[:, None, :]
+        np.add.at(changes[:, : self.shares], known // LOOK_ROWS, struck)
+        return n, k, changes
 
     def _tally(self, piece: EventBatch, n: Floats, k: Floats, changed: Floats) -> None:
         today = self.days[-1]
@@ -210,7 +214,7 @@ class Follower:
                 np.where(told, getattr(self.released, name), own)
                 for name, own in (("n", n), ("k", k), ("squares", squares))
             )
-        mean, lower, upper = np.full(len(n), 0.5), np.zeros(len(n)), np.ones(len(n))
+        mean, lower, upper = np.full(len(n), np.nan), np.zeros(len(n)), np.ones(len(n))
         for place in np.flatnonzero(n > 0).tolist():
             mean[place] = k[place] / n[place]
             lower[place], upper[place] = self._bound(place, n[place], k[place], squares[place])
@@ -239,7 +243,7 @@ class Follower:
         day: int,
         n: Floats,
         k: Floats,
-        changed: Floats,
+        changes: Floats,
         piece: EventBatch,
         starts: Integers,
     ) -> None:
@@ -248,7 +252,7 @@ class Follower:
         means = self._bet_on_means(detector, piece, starts)
         gain = np.log1p(SHARES * (1.0 / detector.bounds[:, None] - 1.0))  # (m, J) of a decision with the property
         loss = np.log1p(-SHARES)
-        seen = np.stack([counts, sums, changed[:, self._place]], axis=2)
+        seen = np.concatenate([counts[:, :, None], sums[:, :, None], changes[:, self._place]], axis=2)
         for look in range(len(starts)):
             self._look += 1
             weight = weigh_start(self._look, self.settings.horizon)
@@ -272,22 +276,22 @@ class Follower:
         return found
 
     def _raise(self, detector: Detector, stream: int, day: int, decisions: int) -> None:
-        since, (n, k, changed) = detector.explain(stream)
-        episode = Episode(self.streams[stream], day, decisions, int(since), n, k, changed)
+        since, seen = detector.explain(stream)
+        episode = Episode(self.streams[stream], day, decisions, int(since), *seen.tolist())
         self.episodes.append(episode)
         self._open[stream] = episode
 
     def _continue(self, detector: Detector, stream: int, day: int, seen: Floats) -> None:
         """Add a block of rows to an open alarm, and close it if they speak for a return."""
-        episode, (n, k, changed) = self._open[stream], seen
-        episode.n, episode.k, episode.changed = episode.n + n, episode.k + k, episode.changed + changed
-        bound = float(detector.bounds[stream])
-        rate = (bound + episode.k / episode.n) / 2.0
-        if not bound < rate < 1.0:
-            return
-        ratio = k * math.log(bound / rate) + (n - k) * math.log((1.0 - bound) / (1.0 - rate))
-        episode.back = max(episode.back + ratio, 0.0)
-        if episode.back >= RETURN_EVIDENCE:
+        episode, (n, k, changed, known) = self._open[stream], seen.tolist()
+        episode.n, episode.k = episode.n + n, episode.k + k
+        episode.changed, episode.known = episode.changed + changed, episode.known + known
+        bound, mean = float(detector.bounds[stream]), episode.k / episode.n
+        if mean > bound:
+            rate = (bound + mean) / 2.0
+            ratio = k * math.log(bound / rate) + (n - k) * math.log((1.0 - bound) / (1.0 - rate))
+            episode.back = max(episode.back + ratio, 0.0)
+        if mean <= bound or episode.back >= RETURN_EVIDENCE:
             episode.closed = day
             del self._open[stream]
             detector.restart(np.arange(len(self.streams)) == stream)

@@ -50,7 +50,7 @@ def list_sections(found: WatchFindings) -> list[Section]:
     fields = [each for each in found.watched if each.measure in OF_FIELDS]
     if fields:
         sections.append(Section("fields", "Fields", list(_tell_fields(found, fields))))
-    sections.append(Section("days", "Day by day", [_list_days(found)]))
+    sections.append(Section("days", f"{found.unit.capitalize()} by {found.unit}", [_list_days(found)]))
     sections.append(Section("how", "How alarms are raised", [_explain(found)]))
     return sections
 
@@ -61,18 +61,16 @@ def _tell_now(found: WatchFindings) -> Sequence[Block]:
     recent = {each.measure: each.recent for each in found.watched if each.name is None}
     window = min(found.settings["window"], len(found.days))
     per_day = sum(found.decisions[-window:]) / window
-    entries = [(write_number(per_day), "decisions per day")]
+    entries = [(write_number(per_day), f"decisions per {found.unit}")]
     if found.loss is not None:
         entries.append((write_number(found.loss.per_day), "of them expected to be lost at the current rates"))
-    if any(each.measure == "missing" for each in found.watched):
+    if found.unit == "day":
         without = sum(found.without[-window:]) / max(sum(found.decisions[-window:]), 1)
         entries.append((write_rate(without), "made with a missing or stale field"))
-    entries += [
-        (write_percent(recent["flips_early"].value), "of confident decisions flip early"),
-        (write_number(recent["exposure"].value), "mean exposure"),
-    ]
-    last = "the last day" if window == 1 else f"the last {window} days"
-    blocks += [Numbers(entries), Text([f"These numbers are of {last}.", *found.notes])]
+    early = recent["flips_early"]
+    told = "of confident decisions flip early" if early.decisions else "of the decisions are confident"
+    entries += [(write_percent(early.value), told), (write_number(recent["exposure"].value), "mean exposure")]
+    blocks += [Numbers(entries), Text([f"These numbers are of {found.last_days}.", *found.notes])]
     return blocks
 
 
@@ -146,11 +144,12 @@ def _tell_certificates(found: WatchFindings) -> Sequence[Block]:
         draw_over_time(found, each, titles[each.measure].format(each.name))
         for measure in titles
         for each in found.watched
-        if each.measure == measure
+        if each.measure == measure and any(day.decisions for day in each.days)
     ]
+    unit = found.unit
     caption = (
-        "Each dot is a day, with its confidence sequence as a band. The grey bar marks the days of the reference, the "
-        "dashed lines its bounds; a vertical line is an alarm."
+        f"Each dot is {'an' if unit == 'audit' else 'a'} {unit}, with its confidence sequence as a band. The grey bar "
+        f"marks the {unit}s of the reference, the dashed lines its bounds; a vertical line is an alarm."
     )
     return [Figure(pictures, caption, small=True)]
 
@@ -186,35 +185,35 @@ def _tell_fields(found: WatchFindings, fields: Sequence[Watched]) -> Sequence[Bl
 
 def _list_days(found: WatchFindings) -> Table:
     by = {each.measure: each for each in found.watched if each.name is None}
-    rows = []
-    for place, day in enumerate(found.days):
-        cells = [
-            str(day),
-            f"{found.decisions[place]:,}",
-            write_number(by["exposure"].days[place].value),
-            write_percent(by["flips_early"].days[place].value),
-            f"{found.without[place]:,}",
-        ]
-        rows.append((*cells, *([] if found.loss is None else [write_number(found.loss.by_day[place])])))
-    head = ("day", "decisions", "mean exposure", "flip early", "missing or stale field")
-    return Table("Days", (*head, *([] if found.loss is None else ["expected lost"])), rows, folded=len(rows) > 14)
+    columns = {
+        found.unit: [str(day) for day in found.days],
+        "decisions": [f"{count:,}" for count in found.decisions],
+        "mean exposure": [write_number(day.value) for day in by["exposure"].days],
+        "flip early": [write_percent(day.value) for day in by["flips_early"].days],
+    }
+    if found.unit == "day":
+        columns["missing or stale field"] = [f"{count:,}" for count in found.without]
+    if found.loss is not None:
+        columns["expected lost"] = [write_number(lost) for lost in found.loss.by_day]
+    rows = list(zip(*columns.values(), strict=True))
+    return Table(f"{found.unit.capitalize()}s", tuple(columns), rows, folded=len(rows) > 14)
 
 
 def _explain(found: WatchFindings) -> Facts:
-    settings = found.settings
-    days = write_count(settings["reference_days"], "day")
+    settings, unit, count = found.settings, found.unit, found.settings["reference_days"]
+    first = f"the first {unit}" if count == 1 else f"the first {count} {unit}s"
     return Facts(
         [
-            ("reference", f"the first {days} with decisions, unless rates were declared or a released audit was given"),
+            ("reference", f"{first} with decisions, unless rates were declared or a released audit was given"),
             (
                 "alarm",
                 "the reference has left the confidence sequence of the stream. All streams together raise a false "
-                f"alarm within {settings['horizon']} days with a probability of at most {settings['alpha']:g}, however "
-                "often one looks, if decisions are drawn as in the reference",
+                f"alarm within {settings['horizon']} {unit}s with a probability of at most {settings['alpha']:g}, "
+                "however often one looks, if decisions are drawn as in the reference",
             ),
             ("allowance", f"{settings['allowance']:g} beyond the bounds of the reference"),
             ("ended", "the decisions since speak for a return, a hundred to one"),
-            ("band", f"the confidence sequence of one day by itself, {1 - settings['alpha']:.0%}"),
+            ("band", f"the confidence sequence of one {unit} by itself, {1 - settings['alpha']:.0%}"),
         ]
     )
 

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from fragility.arrays import Floats, Integers
@@ -37,7 +38,8 @@ class ReplayedRows:
     @classmethod
     def of(cls, rows: Any, time: str, model: Any, protocol: Protocol) -> ReplayedRows:
         """Read a table and sort it by time; refuse one without the column, or with rows that have no time."""
-        table = read_rows(rows).frame
+        numbered = rows.reset_index(drop=True) if isinstance(rows, pd.DataFrame) else rows  # months put together
+        table = read_rows(numbered).frame
         if table is None:
             raise DataError("rows to replay need named columns, got a sparse matrix")
         if time not in table.columns:
@@ -48,10 +50,11 @@ class ReplayedRows:
         lacking = [field.name for field in protocol.fields if field.name not in table.columns]
         if lacking:
             raise DataError(f"the rows have no column {lacking[0]!r}, which is a field of the protocol")
-        days = read_days(table[time], time)
-        order = np.argsort(days, kind="stable")
+        times = read_times(table[time], time)
+        order = np.argsort(times, kind="stable")
         names = [field.name for field in protocol.fields]
-        return cls(table[names].iloc[order].reset_index(drop=True), days[order], model, protocol)
+        days = times[order].astype("datetime64[D]").astype(np.int64)
+        return cls(table[names].iloc[order].reset_index(drop=True), days, model, protocol)
 
     @cached_property
     def layout(self) -> EventLayout:
@@ -116,8 +119,8 @@ def _figures(certificates: Certificates) -> pd.DataFrame:
     return table.set_index("id")
 
 
-def read_days(column: pd.Series, name: str) -> Integers:
-    """Return (n,) days since 1970 in UTC of a column of times, dates or ISO texts."""
+def read_times(column: pd.Series, name: str) -> npt.NDArray[np.datetime64]:
+    """Return (n,) times in UTC of a column of times, dates or ISO texts."""
     if pd.api.types.is_numeric_dtype(column.dtype):
         raise DataError(f"the column {name!r} holds numbers; times, dates or texts such as 2026-11-18 were expected")
     try:
@@ -134,4 +137,4 @@ def read_days(column: pd.Series, name: str) -> Integers:
     if times.isna().any():
         row = int(np.flatnonzero(times.isna())[0])
         raise DataError(f"row {row} has no time in the column {name!r}; leave out rows without one")
-    return np.asarray(times.dt.tz_localize(None).to_numpy().astype("datetime64[D]").astype(np.int64))
+    return np.asarray(times.dt.tz_localize(None).to_numpy())

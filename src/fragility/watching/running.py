@@ -18,7 +18,7 @@ from fragility.files import read_json
 from fragility.protocol import Protocol
 from fragility.reliability.outcomes import FailureProbability
 from fragility.scores import CONFIDENT
-from fragility.watching.events import STATES, EventLayout, cut_by_day
+from fragility.watching.events import STATES, EventLayout, LateDecisions, cut_by_day
 from fragility.watching.findings import Alarm, ExpectedLoss, Figure, GroupLoss, Watched
 from fragility.watching.following import LOOK_ROWS, DayTally, Episode, Follower, FollowSettings, Reference, sum_days
 from fragility.watching.losing import LossTable, count_single_losses, tabulate_losses
@@ -26,6 +26,7 @@ from fragility.watching.outcome import WatchResult
 from fragility.watching.replaying import ReplayedRows
 from fragility.watching.sequences import bound_shares
 from fragility.watching.sources import EPOCH, DatedAudits, LoggedDecisions, check_folder, is_log, read_audit
+from fragility.wording import write_count
 
 Source = LoggedDecisions | DatedAudits | ReplayedRows
 
@@ -124,10 +125,12 @@ def watch(
         rates=_read_rates(rates, layout),
     )
     audit = open_audit(released) if isinstance(released, (str, os.PathLike)) else released
-    follower = Follower(layout, settings)
+    if audit is not None and not isinstance(audit, Audit):
+        raise DataError(f"released must be an audit or its folder, got {type(audit).__name__}")
+    follower, late = Follower(layout, settings), LateDecisions()
     if audit is not None:
         follower.released = _measure_released(audit, opened, follower, min_confidence)
-    for piece in cut_by_day(opened.batches(min_confidence), LOOK_ROWS):
+    for piece in cut_by_day(opened.batches(min_confidence), LOOK_ROWS, late):
         follower.follow(piece)
     if not follower.days:
         raise DataError(f"{said} holds no decisions; at least one was expected")
@@ -151,8 +154,15 @@ def watch(
             "allowance": allowance,
             "min_confidence": min_confidence,
         },
-        notes=opened.notes,
+        notes=(*opened.notes, *_tell_late(late)),
     )
+
+
+def _tell_late(late: LateDecisions) -> list[str]:
+    if not late.count:
+        return []
+    told = write_count(late.count, "decision")
+    return [f"Recorded after a decision of a later day, and counted for that day: {told}. Was the clock set back?"]
 
 
 def _check_settings(
@@ -179,6 +189,8 @@ def _open_source(
                 "rows are replayed as a model decides them; give ",
                 Advice("model and protocol", "--model and --protocol"),
             )
+        if dates is not None:
+            raise DataError("rows to replay have a time each; leave out ", Advice("dates", "--dates"))
         return ReplayedRows.of(source, time, model, protocol), "the replayed rows"
     if model is not None or protocol is not None:
         raise DataError(
@@ -202,7 +214,7 @@ def _open_source(
             raise DataError(f"{logs[0]} is a log, which is watched by itself; leave out the other folders")
         if dates is not None:
             raise DataError("a log knows the time of each decision; leave out ", Advice("dates", "--dates"))
-        return LoggedDecisions(Path(logs[0])), f"the log {Path(logs[0]).name}"
+        return LoggedDecisions.of(Path(logs[0])), f"the log {Path(logs[0]).name}"
     return DatedAudits.of(listed, dates), "1 audit" if len(listed) == 1 else f"{len(listed)} audits"
 
 
@@ -368,7 +380,7 @@ def _expect_changed(episode: Episode, layout: EventLayout, table: LossTable | No
     column = episode.stream.column
     if column.measure not in ("missing", "stale"):
         return None
-    if episode.changed > 0.0:
+    if episode.known:
         return episode.changed
     if table is None or column.name is None:
         return None

@@ -22,12 +22,14 @@ from fragility.certificates.comparison import differences_between, list_differen
 from fragility.certificates.folder import MANIFEST_FILE, read_manifest
 from fragility.errors import Advice, CertificateError, DataError
 from fragility.protocol import Protocol
+from fragility.serving.entries import LogSchemas
 from fragility.serving.log import LOG_FILE, list_audits
 from fragility.serving.sealing import AuditPlace, read_part
 from fragility.watching.events import (
     EventBatch,
     EventLayout,
     Measure,
+    check_figures,
     days_of,
     find_outside,
     find_repeats,
@@ -35,12 +37,13 @@ from fragility.watching.events import (
     make_batch,
     spread_lists,
 )
+from fragility.wording import write_count
 
 EPOCH = dt.date(1970, 1, 1)
 DATE = re.compile(r"(?<!\d)(\d{4})-?(\d{2})-?(\d{2})(?!\d)")
 EVENT_COLUMNS = ("time", "decision", "confidence", "exposure", "flip_budget", "missing", "stale", "p_change")
 AUDIT_COLUMNS = ("predicted", "confidence", "flip_budget", "exposure")
-BATCH_ROWS = 65_536  # rows of a log that are taken together, whatever the size of its parts
+BATCH_VALUES = 2**21  # values of a log that are taken together, whatever the size of its parts
 
 Days: TypeAlias = tuple[dt.date, ...]
 
@@ -52,28 +55,33 @@ def is_log(folder: str | os.PathLike[str]) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class LoggedDecisions:
-    """The decisions of a log: those of its last protocol, in the order in which they were sealed."""
+    """The decisions of a log: those of its last protocol and classes, in the order in which they were sealed.
+
+    What is sealed while the log is read, and audit folders that are begun meanwhile, may be left out.
+    """
 
     folder: Path
+    audits: tuple[Path, ...]  # of the last protocol and classes
+    left_out: int  # audit folders before them
 
-    @cached_property
-    def audits(self) -> tuple[Path, ...]:
-        """The audit folders of the last protocol."""
-        found = list_audits(self.folder)
+    @classmethod
+    def of(cls, folder: Path) -> LoggedDecisions:
+        """List what a log holds now; refuse one without sealed rows."""
+        found = list_audits(folder)
         if not found:
-            raise DataError(f"the log {self.folder} has no sealed rows yet; watch it again later")
-        digests = [read_manifest(audit).protocol_digest for audit in found]
-        since = max((place + 1 for place, digest in enumerate(digests) if digest != digests[-1]), default=0)
-        return tuple(found[since:])
+            raise DataError(f"the log {folder} has no sealed rows yet; watch it again later")
+        manifests = map(read_manifest, found)
+        kinds = [(manifest.protocol_digest, manifest.model.classes) for manifest in manifests]
+        since = max((place + 1 for place, kind in enumerate(kinds) if kind != kinds[-1]), default=0)
+        return cls(folder, tuple(found[since:]), since)
 
-    @cached_property
+    @property
     def notes(self) -> tuple[str, ...]:
         """What a reader has to know of the log."""
-        left_out = len(list_audits(self.folder)) - len(self.audits)
-        if not left_out:
+        if not self.left_out:
             return ()
-        folders = "1 audit folder" if left_out == 1 else f"{left_out} audit folders"
-        return (f"The protocol was changed: {folders} of earlier protocols were left out.",)
+        before = write_count(self.left_out, "audit folder")
+        return (f"Protocol or classes were changed; left out: {before} from before that.",)
 
     @cached_property
     def last(self) -> StoredAudit:
@@ -91,7 +99,7 @@ class LoggedDecisions:
     def batches(self, min_confidence: float) -> Iterator[EventBatch]:
         """Return all sealed decisions, some at a time."""
         layout, names = self.layout, self.layout.fields
-        for events, rows in join_parts(self._parts(), BATCH_ROWS):
+        for events, rows in join_parts(self._parts(), max(BATCH_VALUES // len(layout.columns), 2)):
             missing, stale = (
                 spread_lists(events.column(word).combine_chunks(), names, word) for word in ("missing", "stale")
             )
@@ -101,25 +109,25 @@ class LoggedDecisions:
                 self.protocol,
                 day=days_of(events.column("time")),
                 decision=events.column("decision"),
-                confidence=events.column("confidence").to_numpy(),
-                flip_budget=events.column("flip_budget").to_numpy(),
-                means=[events.column("exposure").to_numpy()],
+                confidence=check_figures("confidence", _floats(events, "confidence")),
+                flip_budget=_integers(events, "flip_budget"),
+                means=[check_figures("exposure", _floats(events, "exposure"))],
                 min_confidence=min_confidence,
                 missing=missing,
                 stale=stale,
                 outside=find_outside(columns, layout.ranged, self.protocol) if layout.ranged else None,
                 repeated=find_repeats([code_values(rows.column(name)) for name in names], missing),
-                p_change=events.column("p_change").to_numpy(),
+                p_change=check_figures("p_change", _floats(events, "p_change"), may_lack=True),
             )
 
     def _parts(self) -> Iterator[tuple[pa.Table, pa.Table]]:
         """Return events and rows, part by part."""
-        names = list(self.layout.fields)
+        schemas = LogSchemas.of(self.protocol, self.last.classes)
         for audit in self.audits:
             place = AuditPlace(self.folder, int(audit.name))
             for index in range(len(read_manifest(audit).files_of("certificates"))):
-                events = read_part(place.events, index, list(EVENT_COLUMNS))
-                rows = read_part(place.rows, index, names)
+                events = read_columns_of(place.events, index, schemas.events, EVENT_COLUMNS)
+                rows = read_columns_of(place.rows, index, schemas.rows, self.layout.fields)
                 if len(rows) != len(events):
                     raise CertificateError(
                         f"part {index} of {place.events} has {len(events)} events but {len(rows)} rows; restore the log"
@@ -134,6 +142,18 @@ class LoggedDecisions:
         """Return the models that answered, in order: kind and fingerprint, each once in a row."""
         found = [read_manifest(audit).model for audit in self.audits]
         return drop_repeated([(model.kind, model.fingerprint) for model in found])
+
+
+def read_columns_of(folder: Path, index: int, schema: pa.Schema, columns: Sequence[str]) -> pa.Table:
+    """Return some columns of a part; refuse a part that no log has."""
+    expected = pa.schema([schema.field(name) for name in columns])
+    try:
+        found = read_part(folder, index, list(columns))
+    except KeyError:
+        found = None
+    if found is None or found.schema.types != expected.types:
+        raise CertificateError(f"part {index} of {folder} has other columns than those of a log; restore the log")
+    return found
 
 
 def join_parts(parts: Iterator[tuple[pa.Table, pa.Table]], rows: int) -> Iterator[tuple[pa.Table, pa.Table]]:
@@ -189,6 +209,8 @@ class DatedAudits:
         """Refuse audits that cannot stand on one line of time."""
         first = self.audits[0]
         for audit, date in zip(self.audits, self.dates, strict=True):
+            if len(audit) == 0:
+                raise DataError(f"the audit of {date} has no certificates; leave it out")
             if [*map(str, audit.classes)] != [*map(str, first.classes)]:
                 raise DataError(
                     f"the audit of {date} is of a model with other classes than the first one; watch it alone"
@@ -201,7 +223,13 @@ class DatedAudits:
                     "protocol"
                 )
 
-    notes: tuple[str, ...] = ()
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader has to know of the audits."""
+        rated = any(audit.lattice_declaration and audit.lattice_declaration.has_failures for audit in self.audits)
+        if not rated or "lost" in self.layout.means:
+            return ()
+        return ("Decisions lost are not watched, since not all audits were made with the same rates.",)
 
     @property
     def protocol(self) -> Protocol:
@@ -299,4 +327,6 @@ def _floats(table: pa.Table, name: str) -> Floats:
 
 
 def _integers(table: pa.Table, name: str) -> Integers:
+    if table.column(name).null_count:
+        raise DataError(f"the log has a decision with no {name}; restore the log")
     return np.asarray(table.column(name).to_numpy(), dtype=np.int64)
