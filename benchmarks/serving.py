@@ -1,16 +1,19 @@
 """What serving costs, whether its memory stays constant, and what a kill loses; all on this machine's loopback address.
 
-    python benchmarks/serving.py throughput [--seconds 6] [--rounds 2] [--out benchmarks/results/serving.json]
-    python benchmarks/serving.py load [--minutes 30] [--rate 20] [--out benchmarks/results/serving_load.json]
-    python benchmarks/serving.py kills [--kills 20] [--out benchmarks/results/serving_kills.json]
-    python benchmarks/serving.py seals [--rows 100000] [--out benchmarks/results/serving_seals.json]
+One command per table of benchmarks/README.md; each writes its file in benchmarks/results (--out names another, and
+`--out -` none):
 
-The model is LightGBM with 300 trees in a pipeline, trained on Adult (`FRAGILITY_DATA`). `throughput` asks /v1/certify
-and /v1/check for single rows over 1, 8 and 64 connections, in turns with a FastAPI endpoint that only predicts;
-client and servers share the machine. `load` asks at a steady rate and samples the server's memory. `kills` ends the
-server by SIGKILL under load, again and again, then verifies that the log holds every acknowledged row. `seals` fills
-one audit folder, 1,000 rows at a time, and times the first and the last seals in processor time. Servers are started
-and ended here.
+    python benchmarks/serving.py throughput     about 4 minutes   serving.json
+    python benchmarks/serving.py load           30 minutes        serving_load.json
+    python benchmarks/serving.py kills          about 5 minutes   serving_kills.json
+    python benchmarks/serving.py seals          about 1 minute    serving_seals.json
+
+The model is LightGBM with 300 trees in a pipeline, trained on Adult; the variable FRAGILITY_DATA names the folder of
+adult.parquet. `throughput` asks /v1/certify and /v1/check for single rows over 1, 8 and 64 connections, in turns with
+a FastAPI endpoint that only predicts; client and servers share the machine. `load` asks at a steady rate and samples
+the server's memory. `kills` ends the server by SIGKILL under load, again and again, then verifies that the log holds
+every acknowledged row. `seals` fills one audit folder, 1,000 rows at a time, and times the first and the last seals
+in processor time. Servers are started and ended here.
 """
 
 from __future__ import annotations
@@ -45,6 +48,13 @@ from fragility.serving.entries import LogEntry
 from fragility.serving.log import SealingRules, ServingLog, list_audits, read_events
 
 CONNECTIONS = (1, 8, 64)
+RESULTS = Path(__file__).parent / "results"
+FILES = {
+    "throughput": "serving.json",
+    "load": "serving_load.json",
+    "kills": "serving_kills.json",
+    "seals": "serving_seals.json",
+}
 GOAL = 0.5  # of the requests per second of the endpoint that only predicts
 TRAIN_ROWS, TEST_ROWS = 30_000, 4_000
 PREDICT_ONLY = """
@@ -161,7 +171,7 @@ async def ask(port: int, path: str, documents: list[Any], connections: int, seco
 
 
 def measure_throughput(
-    home: Path, rows: list[dict[str, Any]], seconds: float, rounds: int, wait: str
+    home: Path, rows: list[dict[str, Any]], seconds: float, rounds: int, wait: str, numbers: Sequence[int]
 ) -> dict[str, Any]:
     """Requests per second and latencies of several kinds of requests, in turns; the median of the rounds."""
     field = next(iter(rows[0]))
@@ -172,7 +182,7 @@ def measure_throughput(
         "check, one field missing": ("/v1/check", [{"row": row, "missing": [field]} for row in rows]),
     }
     kinds |= {f"{kind}, not logged": kinds[kind] for kind in ("certify", "check")}
-    found: dict[str, dict[int, list[dict[str, Any]]]] = {kind: {n: [] for n in CONNECTIONS} for kind in kinds}
+    found: dict[str, dict[int, list[dict[str, Any]]]] = {kind: {n: [] for n in numbers} for kind in kinds}
     script = home / "predict_only.py"
     script.write_text(PREDICT_ONLY)
     with (
@@ -181,7 +191,7 @@ def measure_throughput(
         started(serve_words(home, None, "--wait", wait)) as (_, unlogged),
     ):
         for _ in range(rounds):
-            for connections in CONNECTIONS:
+            for connections in numbers:
                 for kind, (path, documents) in kinds.items():
                     port = {"predict": predicting}.get(kind, unlogged if kind.endswith("not logged") else serving)
                     asyncio.run(ask(port, path, documents, connections, 0.5))  # warm
@@ -345,21 +355,23 @@ def measure_seals(home: Path, rows: list[dict[str, Any]], count: int) -> dict[st
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["throughput", "load", "kills", "seals"])
-    parser.add_argument("--seconds", type=float, default=6.0)
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--wait", default="0ms")
-    parser.add_argument("--minutes", type=float, default=30.0)
-    parser.add_argument("--rate", type=float, default=20.0)
-    parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--rows", type=int, default=100_000)
-    parser.add_argument("--out", type=Path, default=None)
+    parser.add_argument("what", choices=list(FILES))
+    add = parser.add_argument
+    add("--seconds", type=float, default=6.0, help="throughput: of each measurement (default: 6)")
+    add("--rounds", type=int, default=3, help="throughput: measurements of each kind; medians are shown (default: 3)")
+    add("--wait", default="0ms", help="throughput: how long the server lets a row wait for others (default: 0ms)")
+    add("--connections", type=int, nargs="+", default=CONNECTIONS, help="throughput (default: 1 8 64)")
+    add("--minutes", type=float, default=30.0, help="load: how long (default: 30)")
+    add("--rate", type=float, default=20.0, help="load: requests per second (default: 20)")
+    add("--kills", type=int, default=20, help="kills: how many (default: 20)")
+    add("--rows", type=int, default=100_000, help="seals: rows of the audit folder (default: 100000)")
+    add("--out", default=None, help="the file to write (default: that of benchmarks/results; - for none)")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         home = Path(name)
         rows = make_case(home)
         if given.what == "throughput":
-            result = measure_throughput(home, rows, given.seconds, given.rounds, given.wait)
+            result = measure_throughput(home, rows, given.seconds, given.rounds, given.wait, given.connections)
         elif given.what == "load":
             result = measure_load(home, rows, given.minutes, given.rate)
         elif given.what == "kills":
@@ -368,8 +380,8 @@ def main() -> None:
             result = measure_seals(home, rows, given.rows)
     text = json.dumps(result, indent=1)
     print(text)
-    if given.out is not None:
-        given.out.write_text(text + "\n")
+    if given.out != "-":
+        Path(given.out or RESULTS / FILES[given.what]).write_text(text + "\n")
 
 
 if __name__ == "__main__":

@@ -200,7 +200,7 @@ def test_a_log_with_a_torn_journal_goes_on_from_the_last_whole_record(case, tmp_
         (copy / path.relative_to(folder)).write_bytes(data[:size])
         whole = sum(end <= size for end in ends[1:])
         with open_log(case, copy) as again:
-            assert again.rows_recovered == whole
+            assert again.rows_recovered == whole and again.bytes_torn == max(0, size - ends[whole])
             again.append(entry(case, slice(whole, 5)))
         check_whole(case, copy, 5)
 

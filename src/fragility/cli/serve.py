@@ -111,6 +111,8 @@ def serve(
     from fragility.serving.server import serve as serve_http
 
     token = read_token(token_file, os.environ)
+    if token_file is not None and os.name == "posix" and token_file.stat().st_mode & 0o004:
+        note(f"every user of this machine can read the token in {token_file}; `chmod o-r` it")
     if token is None and not is_loopback(host):
         raise DataError(
             f"--host {host} can be reached from other machines, so it needs a token: write one to a file and give "
@@ -135,6 +137,11 @@ def serve(
             held.callback(kept.close)
             if kept.rows_recovered:
                 note(f"sealed {kept.rows_recovered} rows that an earlier server left pending in {log}")
+            if kept.bytes_torn:
+                note(
+                    f"left out the last {kept.bytes_torn} bytes of a journal: a kill cut that write off before its "
+                    "clients were answered, or the disk has damaged it since"
+                )
         rules = ServiceRules(BatchRules(waited, batch), GuardRules(token, max_bytes, patience), max_rows)
 
         def announce(address: str) -> None:

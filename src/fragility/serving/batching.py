@@ -193,10 +193,13 @@ class Batcher:
         return None
 
     def _begin_writing(self, entry: LogEntry) -> Future[None]:
-        """Let the other thread write an entry to the journal; return the future of that."""
+        """Write an entry to the journal, in the other thread if rows wait for this one; return the future of that."""
         written: Future[None] = Future()
         self._unwritten.append((entry, written))
-        self._writer.submit(self._write)
+        if self._queued:
+            self._writer.submit(self._write)
+        else:
+            self._write()
         return written
 
     def _write(self) -> None:
@@ -224,7 +227,7 @@ class Batcher:
                     if isinstance(answers, RequestError):
                         raise answers
                     if written is not None:
-                        await asyncio.wrap_future(written)
+                        await asyncio.wrap_future(written) if not written.done() else written.result()
                         self.metrics.logged.inc(len(answers.events))
                 except RequestError as error:
                     for job in jobs:

@@ -19,7 +19,7 @@ import hashlib
 import os
 import secrets
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fragility.errors import CertificateError
@@ -96,6 +96,11 @@ def read_journal(path: Path) -> Iterator[bytes]:
             return
         yield payload
         offset += HEAD.size + len(payload)
+
+
+def measure_journal(payloads: Sequence[bytes]) -> int:
+    """Return how many bytes a journal with these records has; what follows in its file was torn."""
+    return START + sum(HEAD.size + len(payload) for payload in payloads)
 
 
 def _read_record(data: bytes, salt: bytes, offset: int) -> bytes | None:

@@ -90,6 +90,7 @@ class ServingLog:
         self._audit: SealedAudit | None = None  # that was sealed last
         # Since the log was opened: rows of an earlier process that were sealed, rows appended, and rows sealed.
         self.rows_recovered, self.rows_logged, self.rows_sealed = 0, 0, 0
+        self.bytes_torn = 0  # that an earlier process left at the ends of its journals
         self.last_time: dt.datetime | None = None  # of the last event when the log was opened
 
     @classmethod
@@ -147,6 +148,7 @@ class ServingLog:
                 audit = SealedAudit.open(place, protocol, manifest)
                 for journal in journals:
                     self.rows_recovered += audit.seal(journal)
+                self.bytes_torn += audit.bytes_torn
             _remove_pending(place)
 
     def _describe(self) -> None:

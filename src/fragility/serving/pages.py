@@ -17,7 +17,8 @@ SUMMARIES = {
 STYLE = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#1b1f24}"
     "table{border-collapse:collapse}td,th{border:1px solid #ccc;padding:.2rem .6rem;text-align:left}"
-    "td code{white-space:nowrap}pre{background:#f4f4f4;padding:.8rem;overflow:auto}"
+    "td code{white-space:nowrap}p code{overflow-wrap:anywhere}pre{background:#f4f4f4;padding:.8rem;overflow:auto}"
+    "div{overflow:auto}"
 )
 
 
@@ -106,13 +107,22 @@ def render_page(protocol: Protocol, document: dict[str, Any]) -> str:
         f"<tr><td>{escape(own.name)}</td><td>{' or '.join(field_schema(own)['type'])}</td><td>{own.kind}</td></tr>"
         for own in protocol.fields
     )
-    asked = document["paths"]["/v1/check"]["post"]["requestBody"]["content"]["application/json"]["example"]
-    example = json.dumps(asked, indent=2, ensure_ascii=False)
+    body = document["paths"]["/v1/check"]["post"]["requestBody"]["content"]["application/json"]
+    one, _ = body["schema"]["oneOf"]
+    names = "".join(
+        f"<tr><td><code>{name}</code></td><td>{escape(about.get('description', 'The raw values by field.'))}</td></tr>"
+        for name, about in one["properties"].items()
+    )
+    example = json.dumps(body["example"], indent=2, ensure_ascii=False)
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>fragility serve</title>'
+        f'<meta name="viewport" content="width=device-width"><link rel="icon" href="data:,">'
         f"<style>{STYLE}</style></head><body><h1>fragility serve {escape(__version__)}</h1>"
         f"<p>Protocol <code>{escape(protocol.digest)}</code>. The machine-readable description is "
-        f'<a href="/openapi.json">/openapi.json</a>.</p><h2>Endpoints</h2><table>{endpoints}</table>'
-        f"<h2>Fields of a row</h2><table><tr><th>field</th><th>JSON</th><th>kind</th></tr>{fields}</table>"
-        f"<h2>A request to /v1/check</h2><pre>{escape(example)}</pre></body></html>"
+        f'<a href="/openapi.json">/openapi.json</a>.</p><h2>Endpoints</h2><div><table>{endpoints}</table></div>'
+        f"<h2>A request to /v1/check</h2><div><table>{names}</table></div><pre>{escape(example)}</pre>"
+        f"<p>Send it as <code>application/json</code>; many rows at once go under <code>rows</code>, each with its own "
+        f"<code>row</code>, <code>id</code>, <code>missing</code> and <code>stale</code>.</p>"
+        f"<h2>Fields of a row</h2><div><table><tr><th>field</th><th>JSON</th><th>kind</th></tr>{fields}</table></div>"
+        f"</body></html>"
     )

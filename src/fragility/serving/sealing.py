@@ -41,7 +41,7 @@ from fragility.files import force_to_disk, write_bytes
 from fragility.merkle import hashed_leaves, root_of
 from fragility.protocol import Protocol
 from fragility.serving.entries import ID, LogEntry, LogSchemas, decode_entries
-from fragility.serving.journal import read_journal
+from fragility.serving.journal import measure_journal, read_journal
 
 PART_FILE = re.compile(r"part-(?P<place>\d{5,})-(?P<digest>[0-9a-f]{16})\.parquet")
 
@@ -113,6 +113,7 @@ class SealedAudit:
     input_leaves: bytearray = field(default_factory=bytearray)
     evaluations: int = 0
     blackbox_rows: int = 0
+    bytes_torn: int = 0  # at the ends of the journals that were sealed
 
     def __len__(self) -> int:
         return len(self.claims) // 32
@@ -157,7 +158,9 @@ class SealedAudit:
             lacking = self.place.journal(len(self.parts))
             raise CertificateError(f"{lacking} is missing, whose rows come before those of {journal.name}; restore it")
         schemas = LogSchemas.of(self.protocol, self.manifest.model.classes)
-        entries = [entry for payload in read_journal(journal) for entry in decode_entries(payload, schemas)]
+        payloads = list(read_journal(journal))
+        self.bytes_torn += max(0, journal.stat().st_size - measure_journal(payloads))
+        entries = [entry for payload in payloads for entry in decode_entries(payload, schemas)]
         if entries:
             self._commit(place, entries, schemas)
         journal.unlink()
