@@ -48,6 +48,11 @@ def test_a_name_twice_is_refused(tmp_path):
     assert refuse(path).endswith("x.zip holds 'pack.json' twice; it is refused")
 
 
+def test_an_archive_without_a_pack_is_called_by_its_own_name(tmp_path):
+    path = write(tmp_path / "x.zip", [])
+    assert refuse(path) == f"{path} is no pack: pack.json is missing"
+
+
 def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path):
     path = tmp_path / "x.zip"
     write(path, [(entry("pack.json", compress_type=zipfile.ZIP_DEFLATED), bytes(50_000_000))])

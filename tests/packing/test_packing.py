@@ -12,8 +12,10 @@ from small_audits import small_audit
 import fragility as fg
 from fragility.canonical import canonical_bytes
 from fragility.packing.archive import describe_files, list_files
-from fragility.packing.guidance import FRAMEWORKS, QUESTIONS
-from fragility.packing.packing import _decode_floats
+from fragility.packing.figures import Figure
+from fragility.packing.guidance import FRAMEWORKS, QUESTIONS, find_answers
+from fragility.packing.packing import _decode_floats, _sign_pack
+from fragility.trust.keys import load_private_key
 
 LEFT_OUT = ("pack.json", "signature.dsse.json")
 
@@ -56,7 +58,8 @@ def test_the_same_input_gives_the_same_bytes(made, tmp_path):
 def test_a_pack_holds(made, which):
     outcome = fg.check_pack(getattr(made, which), public_key=made.public)
     assert outcome and [check.name for check in outcome.checks] == [
-        "files", "format", "digests", "protocol", "figures", "pages", "signature",
+        *("files", "format", "digests", "protocol", "earlier format", "earlier digests", "earlier protocol"),
+        *("figures", "pages", "signature"),
     ]  # fmt: skip
     assert (
         str(outcome).splitlines()[-1].startswith("the pack holds: its figures and pages follow from its certificates")
@@ -151,11 +154,21 @@ def test_forged_verdicts_are_refused_whatever_version_is_claimed(copy):
     assert failed(copy) == "figures: gate is stated as pass, its source gives fail"
 
 
-def test_pages_of_another_version_are_not_compared(copy):
+def test_pages_of_another_version_hold_only_if_they_are_signed(made, copy):
+    page = copy / "index.html"
+    page.write_text(page.read_text().replace("What was not", "What was almost"))
     rewrite(copy, fragility="0.0.1")
-    outcome = fg.check_pack(copy)
-    assert outcome
-    assert outcome.checks[-2].detail == "written by fragility 0.0.1: the words of pages were not compared, figures were"
+    assert failed(copy) == (
+        f"pages: written by fragility 0.0.1, so they cannot be made again by {fg.__version__}; "
+        "check the pack with that version, or with a public key"
+    )
+    _sign_pack(copy, (copy / "pack.json").read_bytes(), load_private_key(made.given["key"]))
+    assert failed(copy).startswith("pages: ")  # anybody can sign with a key of their own
+    outcome = fg.check_pack(copy, public_key=made.public)
+    assert outcome and outcome.checks[-2].detail.endswith("; they are as they were signed")
+    assert outcome.verdict.endswith(
+        "its figures follow from its certificates, and its pages are those that were signed"
+    )
 
 
 def test_a_damaged_certificate_is_refused(copy):
@@ -168,10 +181,56 @@ def test_a_damaged_certificate_is_refused(copy):
 def test_another_key_or_another_pack_is_refused(made, copy, tmp_path):
     other = fg.generate_key(tmp_path / "other")
     assert failed(copy, public_key=other) == "signature: signature.dsse.json has no valid signature by this key"
-    rewrite(copy, fragility="0.0.1")
-    assert failed(copy, public_key=made.public) == "signature: another pack was signed than the one here"
+    another = fg.pack_evidence(made.home / "audit", tmp_path / "another", **{**made.given, "title": "Another"})
+    shutil.copyfile(another / "signature.dsse.json", copy / "signature.dsse.json")
+    for options in ({"public_key": made.public}, {}):
+        assert failed(copy, **options) == "signature: another pack was signed than the one here"
     (copy / "signature.dsse.json").unlink()
-    assert failed(copy, public_key=made.public) == "signature: this pack is not signed"
+    assert failed(copy) == "signature: this pack is not signed; it was, by the key in keys/pack.pub"
+
+
+def test_the_key_in_a_pack_shows_only_that_they_agree(made, tmp_path):
+    (signature,) = [check for check in fg.check_pack(made.pack).checks if check.name == "signature"]
+    assert signature.passed and signature.detail.endswith("whose it is, a public key from elsewhere tells")
+    plain = fg.pack_evidence(made.home / "audit", tmp_path / "plain")
+    shutil.copyfile(made.pack / "signature.dsse.json", plain / "signature.dsse.json")
+    assert failed(plain) == "signature: signature.dsse.json is there without keys/pack.pub, as no pack is written"
+
+
+def test_a_file_that_belongs_to_no_source_is_refused_even_if_listed(copy):
+    (copy / "setup.exe").write_text("run me")
+    rewrite(copy)
+    assert failed(copy) == "sources: setup.exe is neither a source of a pack nor follows from one"
+    (copy / "setup.exe").unlink()
+    (copy / "attachments").mkdir()
+    with pytest.raises(fg.CertificateError, match="holds an empty folder, which no pack does; remove"):
+        fg.check_pack(copy)
+
+
+def test_a_damaged_earlier_audit_is_refused(made, copy, tmp_path):
+    part = next((copy / "earlier").glob("certificates-*"))
+    part.write_bytes(part.read_bytes()[:-1] + b"x")
+    rewrite(copy)
+    assert failed(copy).startswith("earlier format: ")
+    damaged = shutil.copytree(copy / "earlier", tmp_path / "damaged")
+    with pytest.raises(fg.CertificateError, match=r"damaged cannot be packed, its format is wrong: "):
+        fg.pack_evidence(made.home / "audit", tmp_path / "pack", **{**made.given, "against": damaged})
+
+
+def test_labels_that_contradict_are_refused(made, copy, tmp_path):
+    labels = made.given["labels"]
+    wrong = {
+        "the row '0' has two labels, ": {**labels, "0": next(c for c in made.certs.classes if c != labels[0])},
+        "1 of the 200 audited rows have no label": {**labels, 0: float("nan")},
+        "labels must be a mapping of ids to classes, got list": [*labels.values()],
+    }
+    for message, given in wrong.items():
+        with pytest.raises(fg.DataError, match=message):
+            fg.pack_evidence(made.home / "audit", tmp_path / "pack", labels=given)
+    pairs = json.loads((copy / "labels.json").read_text())
+    (copy / "labels.json").write_text(json.dumps([*pairs, pairs[0]]))
+    rewrite(copy)
+    assert failed(copy) == "sources: labels.json must hold each id once"
 
 
 def test_sources_that_do_not_belong_are_refused(made, copy):
@@ -233,6 +292,8 @@ def test_a_pack_without_certificates_needs_the_audit(made, tmp_path):
     assert fg.check_pack(pack, audit=made.home / "audit", public_key=made.public)
     small_audit(30).save(tmp_path / "another")
     assert failed(pack, audit=tmp_path / "another").endswith("another is another audit than the one of this pack")
+    with pytest.raises(fg.VerificationError, match="the certificates are in this pack; leave out audit"):
+        fg.check_pack(made.pack, audit=made.home / "audit")
 
 
 # --- what is handed in ------------------------------------------------------------------------------------------
@@ -259,7 +320,11 @@ def test_what_does_not_belong_to_the_audit_is_refused(made, tmp_path):
         "the audit is not signed, so there is nothing to verify": {"public_key": made.public},
         "key signs the audit anew, so public_key": {"public_key": made.public, "key": made.given["key"]},
         "min_confidence must lie between 0 and 1": {"min_confidence": 2.0},
+        "min_confidence must lie between 0 and 1, got 'high'": {"min_confidence": "high"},
         "title of a pack must be text, got 7": {"title": 7},
+        "author of a pack holds a lone surrogate": {"author": "a\ud800"},
+        "stress must be what label_brittle returns, or its table, got dict": {"stress": {}},
+        "parity must be what compare_models returns, got str": {"parity": "deployed.json"},
     }
     (tmp_path / "by.toml").write_text('[[rule]]\nmeasure = "flips_early"\nat_most = 0.5\nby = "x1:q2"\n')
     wrong["a rule cuts by 'x1:q2', a column of the audited rows, which a pack does not hold"] = {
@@ -308,6 +373,8 @@ def test_only_a_pack_is_replaced(made, tmp_path):
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "years of work"
     first = fg.pack_evidence(audit, tmp_path / "pack", title="First")
     assert fg.pack_evidence(audit, first, title="Second") == first and "Second" in (first / "index.html").read_text()
+    with pytest.raises(fg.DataError, match="lies in the folder of the audit, which stays as it is; choose another"):
+        fg.pack_evidence(audit, audit / "pack")
     (first / "notes.txt").write_text("mine")
     with pytest.raises(
         fg.DataError, match=r"holds 'notes.txt', which is no file of the pack there; choose another name"
@@ -333,6 +400,24 @@ def test_the_index_says_what_was_shown_and_what_was_not(made, tmp_path):
     for page in (plain, whole):
         assert "AI Act 15(5)" in page and "SS1/23 Principle 2" in page
         assert "http" not in page.replace("http-equiv", "")  # nothing is fetched
+
+
+def test_the_index_says_how_sure_confident_is(made, tmp_path):
+    close = fg.pack_evidence(made.home / "audit", tmp_path / "close", min_confidence=0.995)
+    assert "at least 99.5% sure" in (close / "index.html").read_text()
+    none = fg.pack_evidence(made.home / "audit", tmp_path / "none", min_confidence=1)
+    page = (none / "index.html").read_text()
+    assert "audited predictions 0 are confident.</p>" in page and fg.check_pack(none)
+
+
+def test_lost_values_answer_no_question_about_wrong_ones():
+    names = ("exposed_lost", "exposed_wrong", "exposed_noisy", "accuracy")
+    answers = {answer.place: answer for answer in find_answers([Figure(name, "", 0.5, "50%", {}) for name in names])}
+    assert answers["15(4), wrong input"].figures == ("exposed_wrong", "exposed_noisy")
+    assert answers["15(4), faults"].figures == ("exposed_lost",) and answers["15(3)"].status == "in part"
+    assert answers["15(4), faults"].says.endswith(
+        "Not covered: faults other than the losses that the protocol declares."
+    )
 
 
 def test_links_of_the_index_lead_to_files_of_the_pack(made):

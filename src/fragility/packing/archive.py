@@ -37,9 +37,11 @@ PIECE = 2**20
 
 
 def list_files(folder: Path) -> list[str]:
-    """Return the names of all files below a folder, sorted; refuse links, devices and names that no pack has."""
+    """Return the names of all files below a folder, sorted; refuse links, devices, empty folders and other names."""
     names = []
     for home, folders, files in os.walk(folder):
+        if not folders and not files and Path(home) != folder:
+            raise CertificateError(f"{folder} holds an empty folder, which no pack does; remove {home!r:.120}")
         for name in (*folders, *files):
             path = Path(home, name)
             relative = path.relative_to(folder).as_posix()
@@ -117,14 +119,17 @@ def _check_entries(path: Path, entries: list[zipfile.ZipInfo]) -> None:
         )
 
 
-def read_pack_document(folder: Path) -> tuple[dict[str, Any], bytes]:
-    """Return a pack's own document and its bytes; refuse what is not one, or is not in its one form."""
-    path = folder / PACK_FILE
+def read_pack_document(folder: Path, pack: Path) -> tuple[dict[str, Any], bytes]:
+    """Return a pack's own document and its bytes; refuse what is not one, or is not in its one form.
+
+    folder: its files, unpacked; pack: what they were unpacked from.
+    """
+    path = pack / PACK_FILE
     try:
-        data = read_bounded(path, JSON_LIMIT)
+        data = read_bounded(folder / PACK_FILE, JSON_LIMIT)
         document = parse_json(data.decode("utf-8"))
     except FileNotFoundError as error:
-        raise CertificateError(f"{folder} is no pack: {PACK_FILE} is missing") from error
+        raise CertificateError(f"{pack} is no pack: {PACK_FILE} is missing") from error
     except (OSError, ValueError) as error:
         raise CertificateError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
     stated = document.get("format") if isinstance(document, dict) else None
@@ -155,7 +160,7 @@ def check_target(out: Path) -> None:
         raise DataError(f"{out} is a {'folder' if is_archive else 'file'}; choose another name")
     try:
         with open_pack(out) as folder:
-            document, _ = read_pack_document(folder)
+            document, _ = read_pack_document(folder, out)
             others = sorted(set(list_files(folder)) - {*document["files"], PACK_FILE, SIGNATURE_FILE})
     except (CertificateError, LookupError, TypeError) as error:
         raise DataError(f"{out} exists and is no pack of fragility's; choose another name") from error

@@ -177,8 +177,8 @@ def _declare_claims(audit: Audit, min_confidence: float) -> Iterator[Declared]:
     """Yield the figures that follow from certificates alone."""
     confident = [["confidence", ">=", min_confidence]]
     yield "rows", "predictions audited", _write_count, {"file": MANIFEST, "pointer": "/rows"}
-    yield "confident", f"of them confident: at least {min_confidence:.0%} sure", _write_count, _count(confident)
-    for name, groups, lost in (("flips_after_one", 1, "one group is"), ("flips_early", EARLY, "two groups are")):
+    yield "confident", f"of them confident: at least {100 * min_confidence:g}% sure", _write_count, _count(confident)
+    for name, groups, lost in (("flips_after_one", 1, "one group is"), ("flips_early", EARLY, "one or two groups are")):
         budget = ["flip_budget", "<=", min(groups, audit.protocol.depth)]
         yield name, f"of the confident predictions flip when {lost} lost", _write_share, _share(confident, budget)
     never = _share([], ["flipped", "==", False])

@@ -66,8 +66,9 @@ FRAMEWORKS = (
     Framework(
         "us",
         "Revised Guidance on Model Risk Management: Federal Reserve SR 26-2, OCC Bulletin 2026-13, FDIC FIL-15-2026",
-        "Of 17 April 2026, in the place of SR 11-7 and OCC 2011-12. It states principles, is expected to be most "
-        "relevant to organisations with more than 30 billion dollars in assets, and excludes generative AI.",
+        "Of 17 April 2026, in the place of SR 11-7 and OCC 2011-12. It states principles that are not enforced as "
+        "such, is expected to be most relevant to organisations with more than 30 billion dollars in assets, and "
+        "excludes generative and agentic AI.",
         f"{CHECKED}: the Federal Reserve's letter and summaries of the guidance; topics are named, no paragraphs.",
     ),
     Framework(
@@ -78,8 +79,8 @@ FRAMEWORKS = (
     ),
 )
 
-LOSS = ("flips_after_one", "flips_early", "never_flips", "exposed", "searched", "proved")
-WRONG = ("exposed_",)
+LOSS = ("flips_after_one", "flips_early", "never_flips", "exposed", "exposed_lost", "searched", "proved")
+WRONG = ("exposed_wrong", "exposed_noisy", "exposed_stale")
 RATES = ("lost", "reliability_")
 
 QUESTIONS = (
@@ -87,30 +88,31 @@ QUESTIONS = (
         "eu", "15(1)", "An appropriate level of accuracy and robustness, held over the whole lifecycle.",
         (*LOSS, "accuracy"),
         "How far the decisions of this model on these rows depend on single pieces of evidence",
-        "One model at one time; whether the level is appropriate, and whether it lasts, is for its provider to say",
+        "Whether the level is appropriate, and whether it lasts: a pack is of one model at one time",
     ),
     Question(
         "eu", "15(3)", "Levels and measures of accuracy, declared in the instructions for use.",
         ("accuracy", "confident_accuracy"),
         "Accuracy on the audited rows, to be declared with how these rows were chosen",
+        "Other measures, and the instructions for use themselves",
     ),
     Question(
         "eu", "15(4), faults", "Resilience to errors, faults and inconsistencies in the system or around it.",
         LOSS,
         "Which decisions change when evidence is lost, how many pieces it takes, and which cannot be lost that way",
-        "Losses as the protocol declares them, no other faults",
+        "Faults other than the losses that the protocol declares",
     ),
     Question(
         "eu", "15(4), wrong input", "The same where values are there but wrong, noisy or in another unit.",
         WRONG,
         "Which decisions depend on such values, mode by mode",
-        "The modes that the protocol declares",
+        "Faults other than the failure modes that the audit assessed",
     ),
     Question(
         "eu", "15(4), other systems", "Inconsistencies that arise between systems, such as a converted model.",
         ("parity_",),
         "Whether the deployed artefact answers as the audited model does, on rows and on degraded states of them",
-        "The artefact that was compared; a service may change later",
+        "Other artefacts than the one compared, and what changes in a service later",
     ),
     Question(
         "eu", "15(4), redundancy", "Technical redundancy, such as backup or fail-safe plans.",

@@ -6,14 +6,15 @@ import json
 import os
 import shutil
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fragility.canonical import DIGEST_PREFIX, canonical_bytes, digest_bytes, encode
+from fragility.arrays import is_number
+from fragility.canonical import DIGEST_PREFIX, canonical_bytes, digest_bytes, encode, is_missing
 from fragility.certificates import Audit, open_audit
 from fragility.certificates.folder import manifest_bytes, read_document
 from fragility.envelopes import PAYLOAD_TYPE, Envelope, Statement, read_envelope, read_statement
@@ -42,6 +43,7 @@ from fragility.packing.sources import (
     STRESS,
     Settings,
     audit_files,
+    list_sources,
     read_evidence,
 )
 from fragility.parity import ModelParity
@@ -57,6 +59,7 @@ from fragility.version import __version__
 
 PREDICATE = "https://fragility.invalid/pack/v1"  # a name, as those of fragility.envelopes
 HOLDS = "the pack holds: its figures and pages follow from its certificates; whether those hold, fragility verify says"
+HOLDS_AS_SIGNED = "the pack holds: its figures follow from its certificates, and its pages are those that were signed"
 
 
 def pack_evidence(
@@ -162,10 +165,14 @@ def pack_evidence(
             Advice("public_key", "--public-key"),
             ", which is for an earlier signature, has no use; leave one of them out",
         )
-    wrong = [check for check in check_integrity(source) if not check.passed]
-    if wrong:
-        raise CertificateError(f"{source} cannot be packed, its {wrong[0].name} is wrong: {wrong[0].detail}")
-    settings = Settings(title, float(min_confidence), certificates, author, purpose, date)
+    if target.resolve().is_relative_to(source.resolve()):
+        raise DataError(f"{target} lies in the folder of the audit, which stays as it is; choose another place")
+    for folder in (source, *([] if against is None else [Path(against)])):
+        wrong = [check for check in check_integrity(folder) if not check.passed]
+        if wrong:
+            raise CertificateError(f"{folder} cannot be packed, its {wrong[0].name} is wrong: {wrong[0].detail}")
+    level = float(min_confidence) if is_number(min_confidence) else min_confidence
+    settings = Settings(title, level, certificates, author, purpose, date)
     try:
         with staging(target) as folder:
             _copy_audit(source, folder / AUDIT, certificates=True)
@@ -225,9 +232,13 @@ def _copy_documents(
         write_bytes(folder / LABELS, _write_labels(folder, labels))
     if stress is not None:
         table = stress.to_arrow() if isinstance(stress, BrittleLabels) else stress
+        if not isinstance(table, pa.Table):
+            raise DataError(f"stress must be what label_brittle returns, or its table, got {type(stress).__name__}")
         pq.write_table(table, folder / STRESS)
     compared = (parity,) if isinstance(parity, ModelParity) else tuple(parity)
     for place, each in enumerate(compared):
+        if not isinstance(each, ModelParity):
+            raise DataError(f"parity must be what compare_models returns, got {type(each).__name__}")
         (folder / PARITY).mkdir(exist_ok=True)
         each.save(folder / PARITY / f"{place}.json")
     if reliability is not None:
@@ -238,7 +249,13 @@ def _copy_documents(
 
 def _write_labels(folder: Path, labels: Mapping[Any, Any]) -> bytes:
     """Return the true classes of the audited rows, in their order."""
-    by_text = {id_text(own_id): str(label) for own_id, label in labels.items()}
+    if not isinstance(labels, Mapping):
+        raise DataError(f"labels must be a mapping of ids to classes, got {type(labels).__name__}")
+    by_text: dict[str, str] = {}
+    for own_id, label in labels.items():
+        if not is_missing(label) and by_text.setdefault(id_text(own_id), str(label)) != str(label):
+            known = by_text[id_text(own_id)]
+            raise DataError(f"the row {own_id!r} has two labels, {known!r} and {str(label)!r}; give each row one")
     ids = [i for batch in open_audit(folder / AUDIT).batches(["id"]) for i in batch.column("id").to_pylist()]
     lacking = [own_id for own_id in ids if id_text(own_id) not in by_text]
     if lacking:
@@ -296,8 +313,9 @@ def check_pack(
     """Make everything in a pack again from its certificates, and compare; neither model nor rows are needed.
 
     Checked, in this order: that the pack has the files that it lists, and no others; the digest of each; that the audit
-    is whole; each figure, from its source; verdicts, report and pages, which are made again and compared byte by byte
-    if this version wrote them; and signatures, if a key is given.
+    is whole; each figure, from its source; verdicts, report and pages, which are made again and compared byte by byte;
+    and the signature, if there is one or a key is given. Pages that another version wrote cannot be made again, so they
+    hold only as far as they are signed by the key given.
 
     Parameters
     ----------
@@ -325,9 +343,10 @@ def check_pack(
     verify : Recompute the certificates themselves.
     """
     with open_pack(Path(pack)) as folder:
-        document, data = read_pack_document(folder)
+        document, data = read_pack_document(folder, Path(pack))
         try:
-            return Outcome(tuple(_run_checks(folder, document, data, audit, public_key)), HOLDS)
+            holds = HOLDS if document["fragility"] == __version__ else HOLDS_AS_SIGNED
+            return Outcome(tuple(_run_checks(folder, document, data, audit, public_key)), holds)
         except MALFORMED as error:
             if isinstance(error, FragilityError):
                 raise
@@ -344,8 +363,12 @@ def _run_checks(folder: Path, document: dict[str, Any], data: bytes, audit: Any,
             "the certificates are not in this pack, so its figures cannot be computed; name the audit's folder with ",
             Advice("audit", "--audit"),
         )
+    if settings.certificates and audit is not None:
+        raise VerificationError("the certificates are in this pack; leave out ", Advice("audit", "--audit"))
     source = folder / AUDIT if settings.certificates else Path(audit)
     checks += check_integrity(source)
+    if (folder / EARLIER).exists():
+        checks += [replace(check, name=f"earlier {check.name}") for check in check_integrity(folder / EARLIER)]
     if manifest_bytes(source) != manifest_bytes(folder / AUDIT):
         checks.append(Check("audit", False, f"{source} is another audit than the one of this pack"))
     if not all(check.passed for check in checks):
@@ -355,10 +378,13 @@ def _run_checks(folder: Path, document: dict[str, Any], data: bytes, audit: Any,
         derived = derive(read_evidence(folder, settings, opened))
     except FragilityError as error:
         return [*checks, Check("sources", False, str(error))]
+    if others := sorted({*document["files"]} - {*list_sources(folder, settings), *DERIVED}):
+        return [*checks, Check("sources", False, f"{others[0]} is neither a source of a pack nor follows from one")]
+    signature = _check_signature(folder, data, public_key)
+    signed = public_key is not None and all(check.passed for check in signature)
     checks.append(_check_figures(document, derived))
-    checks.append(_check_pages(folder, document, settings, derived, opened))
-    checks += _check_signature(folder, data, public_key)
-    return checks
+    checks.append(_check_pages(folder, document, settings, derived, opened, signed=signed))
+    return [*checks, *signature]
 
 
 def _check_files(folder: Path, listed: Any) -> Check:
@@ -399,12 +425,15 @@ def _decode_floats(value: Any) -> Any:
     return value
 
 
-def _check_pages(folder: Path, document: dict[str, Any], settings: Settings, derived: Derived, audit: Audit) -> Check:
+def _check_pages(
+    folder: Path, document: dict[str, Any], settings: Settings, derived: Derived, audit: Audit, *, signed: bool
+) -> Check:
     """Compare verdicts, report, answers and pages with those made again."""
     listed = {name for name in document["files"] if name in DERIVED}
     if document["fragility"] != __version__:
-        told = f"written by fragility {document['fragility']!s:.40}: the words of pages were not compared, figures were"
-        return Check("pages", True, told)
+        told = f"written by fragility {document['fragility']!s:.40}, so they cannot be made again by {__version__}; "
+        remedy = "they are as they were signed" if signed else "check the pack with that version, or with a public key"
+        return Check("pages", signed, told + remedy)
     for name, data in derived.files.items():
         if name not in listed or (folder / name).read_bytes() != data:
             return Check("pages", False, f"{name} is not what follows from the sources of this pack")
@@ -418,22 +447,23 @@ def _check_pages(folder: Path, document: dict[str, Any], settings: Settings, der
 
 
 def _check_signature(folder: Path, data: bytes, public_key: Any) -> list[Check]:
-    path = folder / SIGNATURE_FILE
-    if public_key is None:
-        if not path.exists():
-            return []
-        told = "there is one, and no public key to verify it with was given"
-        _read_statement(path)
-        return [Check("signature", True, told)]
-    key = load_public_key(public_key)
+    """Verify the signature by the key given; without one by that of the pack, which only shows that they agree."""
+    path, own = folder / SIGNATURE_FILE, folder / PACK_KEY
+    if public_key is None and not path.exists() and not own.exists():
+        return []
     if not path.exists():
-        return [Check("signature", False, "this pack is not signed")]
+        lost = f"; it was, by the key in {PACK_KEY}" if own.exists() else ""
+        return [Check("signature", False, f"this pack is not signed{lost}")]
+    if public_key is None and not own.exists():
+        return [Check("signature", False, f"{SIGNATURE_FILE} is there without {PACK_KEY}, as no pack is written")]
+    key = load_public_key(own if public_key is None else public_key)
     envelope, statement = _read_statement(path)
     if not is_signed_by(envelope, key):
         return [Check("signature", False, f"{SIGNATURE_FILE} has no valid signature by this key")]
     if statement != _state_pack(data):
         return [Check("signature", False, "another pack was signed than the one here")]
-    return [Check("signature", True, f"by the key {key.keyid[:16]}")]
+    told = "" if public_key is not None else ", which is in this pack; whose it is, a public key from elsewhere tells"
+    return [Check("signature", True, f"by the key {key.keyid[:16]}{told}")]
 
 
 def _read_statement(path: Path) -> tuple[Envelope, Statement]:

@@ -27,6 +27,7 @@ from fragility.packing.sources import (
 )
 from fragility.report.rendering import escape_markdown, escape_paragraph, render_document
 from fragility.text import replace_controls
+from fragility.wording import write_count
 
 GENERATOR = "fragility pack"
 BIG = ("rows", "confident", "flips_after_one", "flips_early", "accuracy", "lost", "gate")
@@ -57,7 +58,8 @@ def tell_shown(evidence: Evidence, by_name: dict[str, Figure]) -> list[str]:
     if "accuracy" in by_name:
         told.append(f"{by_name['accuracy'].shown} {by_name['accuracy'].label}.")
     if evidence.verdicts is not None:
-        told.append(f"{len(evidence.verdicts.verdicts)} verdicts of a gate: {evidence.verdicts.outcome}.")
+        count = write_count(len(evidence.verdicts.verdicts), "verdict")
+        told.append(f"{count} of a gate: {evidence.verdicts.outcome}.")
     told += [
         f"{found.b.name} {'answers' if found.agrees else 'does NOT answer'} as the audited model does, "
         f"compared in {found.states:,} states."
@@ -105,10 +107,8 @@ def render_index(evidence: Evidence, figures: Sequence[Figure], findings: Sequen
     title = replace_controls(f"{settings.title}: {manifest.model.kind}")
     byline = "; ".join(text for text in (settings.author, settings.purpose, settings.date) if text)
     early, confident = by_name["flips_early"], by_name["confident"]
-    lead = [
-        f"Of {by_name['rows'].shown} audited predictions {confident.shown} are confident; of these {early.shown} flip "
-        "when two groups of evidence are lost."
-    ]
+    of_these = f"; of these {early.shown} flip when one or two groups of evidence are lost" if confident.value else ""
+    lead = [f"Of {by_name['rows'].shown} audited predictions {confident.shown} are confident{of_these}."]
     if evidence.verdicts is not None:
         lead.append(f"Judged by declared rules: {evidence.verdicts.outcome}.")
     unlike = [found.b.name for found in evidence.parities if not found.agrees]

@@ -7,6 +7,7 @@ analysis and public keys may lie beside the audit. Everything else in a pack fol
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -41,6 +42,7 @@ PROTOCOL, VERDICTS_TEXT, REPORT, REPORT_NUMBERS = "protocol.json", "gate/verdict
 INDEX, CARD = "index.html", "model-card.md"
 DERIVED = (PROTOCOL, REPORT, REPORT_NUMBERS, VERDICTS, VERDICTS_TEXT, INDEX, CARD)
 KEY_LIMIT = 2**20
+SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,8 @@ class Settings:
             value = getattr(self, name)
             if not isinstance(value, str) and (name == "title" or value is not None):
                 raise DataError(f"{name} of a pack must be text, got {value!r:.80}")
+            if value is not None and SURROGATE.search(value):
+                raise DataError(f"{name} of a pack holds a lone surrogate, which no file can; got {value!r:.80}")
 
     @classmethod
     def from_dict(cls, document: Any) -> Settings:
@@ -125,9 +129,13 @@ def _judge(gate: Gate, audit: Audit, folder: Path, labels: Any, stress: Any) -> 
 def read_labels(folder: Path) -> dict[Hashable, Any]:
     """Return the true classes by id, as text."""
     try:
-        return {id_text(own_id): label for own_id, label in read_json(folder / LABELS)}
+        pairs = [(id_text(own_id), label) for own_id, label in read_json(folder / LABELS)]
     except (OSError, TypeError, ValueError) as error:
         raise CertificateError(f"{LABELS} must hold pairs of an id and a class") from error
+    labels: dict[Hashable, Any] = dict(pairs)
+    if len(labels) < len(pairs):
+        raise CertificateError(f"{LABELS} must hold each id once")
+    return labels
 
 
 def _read_reliability(folder: Path, audit: Audit) -> Mapping[str, Any]:
@@ -166,6 +174,15 @@ def _read_signers(folder: Path, audit: StoredAudit) -> tuple[tuple[str, ...], st
         failed = next(check for check in outcome.checks if not check.passed)
         raise VerificationError(f"the signature of the audit does not hold ({failed.name}: {failed.detail})")
     return named, str(load_public_key(folder / AUDIT_KEY).keyid)
+
+
+def list_sources(folder: Path, settings: Settings) -> list[str]:
+    """Return the files of a pack that are its sources; it has no others but those derived from them."""
+    found = [f"{AUDIT}/{name}" for name in audit_files(folder / AUDIT, certificates=settings.certificates)]
+    if (folder / RULES).exists() and (folder / EARLIER).exists():
+        found += [f"{EARLIER}/{name}" for name in audit_files(folder / EARLIER, certificates=True)]
+    single = (RULES, LABELS, STRESS, RELIABILITY, AUDIT_KEY, PACK_KEY)
+    return [*found, *(name for name in single if (folder / name).exists()), *list_parities(folder)]
 
 
 def audit_files(folder: Path, *, certificates: bool) -> list[str]:
