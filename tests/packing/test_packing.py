@@ -414,6 +414,9 @@ def test_lost_values_answer_no_question_about_wrong_ones():
     names = ("exposed_lost", "exposed_wrong", "exposed_noisy", "accuracy")
     answers = {answer.place: answer for answer in find_answers([Figure(name, "", 0.5, "50%", {}) for name in names])}
     assert answers["15(4), wrong input"].figures == ("exposed_wrong", "exposed_noisy")
+    by_rules = {answer.place: answer for answer in find_answers([Figure("gate", "", "pass", "pass", {})])}
+    assert by_rules["Principle 5, limits"].status == "in part" and "Principle 5" not in by_rules
+    assert by_rules["Principle 5, mitigants"].status == "not covered"  # verdicts say nothing about feeds
     assert answers["15(4), faults"].figures == ("exposed_lost",) and answers["15(3)"].status == "in part"
     assert answers["15(4), faults"].says.endswith(
         "Not covered: faults other than the losses that the protocol declares."

@@ -174,9 +174,15 @@ QUESTIONS = (
         "The validation itself",
     ),
     Question(
-        "uk", "Principle 5", "Mitigants where a model falls short: limits, reviews, adjustments.",
-        ("gate", *RATES),
-        "Limits that the audit was held to, and where a more reliable feed saves most decisions",
+        "uk", "Principle 5, limits", "Limits on the use of a model that falls short.",
+        ("gate",),
+        "Limits that the audit was held to",
+        "Whether they are the right ones, and what follows where one is broken",
+    ),
+    Question(
+        "uk", "Principle 5, mitigants", "Other mitigants where a model falls short: reviews, adjustments, better data.",
+        RATES,
+        "How many decisions outages cost, so how many a more reliable feed can save",
         "Measures taken",
     ),
 )  # fmt: skip

@@ -212,7 +212,7 @@ def _explain(found: WatchFindings) -> Facts:
                 "however often one looks, if decisions are drawn as in the reference",
             ),
             ("allowance", f"{settings['allowance']:g} beyond the bounds of the reference"),
-            ("ended", "the decisions since speak for a return, a hundred to one"),
+            ("ended", "the decisions since speak for a return, a hundred to one, or are within the bound on average"),
             ("band", f"the confidence sequence of one {unit} by itself, {1 - settings['alpha']:.0%}"),
         ]
     )
