@@ -21,6 +21,7 @@ import numpy.typing as npt
 import pandas as pd
 import rfc8785
 
+from fragility.errors import DataError
 from fragility.merkle import root_of_hashed, sorted_root
 
 DIGEST_PREFIX = "sha256:"
@@ -192,6 +193,19 @@ def is_missing(value: Any) -> bool:
 
 def row_digests(columns: Mapping[str, Any]) -> list[bytes]:
     """Return one 32-byte digest per row, the same for every order of the columns."""
+    try:
+        return _hash_columns(columns)
+    except UnicodeEncodeError as error:
+        raise refuse_surrogate(error) from error
+
+
+def refuse_surrogate(error: UnicodeEncodeError) -> DataError:
+    """Return the refusal of a text that UTF-8 cannot hold, as JSON may have it: half of a pair of code units."""
+    lone = error.object[error.start : error.end]
+    return DataError(f"a text holds the lone surrogate {lone!r}, which no file can hold; replace that character")
+
+
+def _hash_columns(columns: Mapping[str, Any]) -> list[bytes]:
     names = sorted(columns)
     head = _hash_names(tuple(names))
     n = len(columns[names[0]]) if names else 0

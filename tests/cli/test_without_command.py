@@ -78,6 +78,7 @@ def test_sets_together_and_values_of_training_rows(folder):
         ([], "need a protocol; name one with --protocol, or training rows by --train"),
         (["--protocol", "P", "--conditional"], "--conditional takes values from training rows; name them with --train"),
         (["--protocol", "P", "--sets", "sets.json", "--together", "2"], "leave out --together or leave out --sets"),
+        (["--protocol", "P", "--train", "train.parquet"], "--train has no effect with --protocol unless --conditional"),
         (["--protocol", "P", "--markers", "?"], "--markers"),
         (["--protocol", "P", "--sets", "none.json"], "none.json, which does not exist"),
         (["--protocol", "P", "--sets", "P"], "must hold a list of lists of fields"),

@@ -80,6 +80,12 @@ def test_lists_by_feature_are_read_with_and_without_timestamps():
     assert served.missing == [(), ("duration",)] and served.stale == [("age",), ()]
 
 
+def test_numbers_that_protobuf_writes_as_text_are_numbers():
+    values = [{"doubleVal": "NaN"}, {"double_val": "1.5"}, {"int64Val": "-3"}]
+    served = fg.read_feature_response(response(result(values, ["PRESENT"] * 3), names=["age"]), ["age"], now=NOW)
+    assert [row["age"] for row in served.rows[1:]] == [1.5, -3] and served.missing == [("age",), (), ()]
+
+
 def test_known_values_come_from_elsewhere_and_the_rest_is_missing():
     given = response(result([12], ["PRESENT"]), names=["duration"])
     served = fg.read_feature_response(given, FIELDS, now=NOW, known=[{"age": 33, "purpose": None}])
@@ -91,9 +97,27 @@ def test_known_values_come_from_elsewhere_and_the_rest_is_missing():
     ("given", "settings", "message"),
     [
         (FULL, {"now": dt.datetime(2026, 1, 1)}, "now must be a datetime with a time zone"),
-        (FULL, {"max_age": -1}, r"max_age of 'duration' must be seconds or a timedelta, not negative, got -1"),
+        (FULL, {"max_age": -1}, r"max_age of 'duration' must be a timedelta or seconds from 0 to 1e\+13, got -1"),
+        (FULL, {"max_age": 1e30}, r"must be a timedelta or seconds from 0 to 1e\+13, got 1e\+30"),
         (FULL, {"max_age": {"agee": 1}}, "max_age names 'agee', which is not among the fields duration, age, purpose"),
         (FULL, {"known": [{}]}, "the response has 3 rows, known 1"),
+        (FULL, {"known": {"age": 3}}, "known must be a list with one mapping per row, got {'age': 3}"),
+        (FULL, {"known": 5}, "known must be a list with one mapping per row, got 5"),
+        (FULL, {"names": ["age"]}, "names must be a mapping from features to fields, got list"),
+        (
+            FULL,
+            {"names": {"view__age": "age"}},
+            "names has 'view__age', which the response lacks; it has",
+        ),
+        (FULL, {"names": {"age": "agee"}}, "names gives 'agee', which is not among the fields duration, age, purpose"),
+        (FULL, {"names": {"age": "duration"}}, "two features of the response are the field 'duration'"),
+        ({"view__age": [3]}, {}, "has none of the fields 'duration', 'age', 'purpose', only 'view__age'; say by names"),
+        ({3: [3]}, {}, "has none of the fields 'duration', 'age', 'purpose', only '3'"),
+        ({"age": [3], "age__ts": None}, {}, "'age' must have an event timestamp for each of its values"),
+        (response(*[result([1], ["PRESENT"])] * 2, names=["age"] * 2), {}, "feature_names must be distinct"),
+        (response(result([1], ["PRESENT"], [{"seconds": "x"}]), names=["age"]), {}, "seconds since 1970, got .*'x'"),
+        (response(result([{"int64_val": "x"}], ["PRESENT"]), names=["age"]), {}, "'age' must be plain, or one such as"),
+        (response(result([{3: "x"}], ["PRESENT"]), names=["age"]), {}, "'age' must be plain, or one such as"),
         ([], {}, "must be an object with 'metadata' and 'results', or lists of values by feature, got list"),
         ({"results": []}, {}, "one entry of 'results' for each of metadata.feature_names, got no names and 0 results"),
         (response(result([1], ["PRESENT"])), {}, "got 3 names and 1 results"),

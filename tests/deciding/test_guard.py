@@ -1,8 +1,12 @@
 """The guard: what a check says is what the library says elsewhere, and what a user gets wrong is said in a sentence."""
 
 import json
+import os
 import pickle
+import signal
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -16,6 +20,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, QuantileTransformer, StandardScaler
 
 import fragility as fg
+from fragility.deciding import changing, decisions, hanging
+from fragility.evidence.stability import weigh_values
 
 CASES = [("lightgbm", "transformed"), ("logistic", "transformed"), ("mlp", "transformed"), ("lightgbm", "raw")]
 
@@ -157,6 +163,77 @@ def test_threads_and_pickles_change_nothing(case, guard):
     assert [again.check(row, names).to_dict() for row, names in zip(rows, missing, strict=True)] == alone
 
 
+def test_a_fork_in_the_middle_of_a_check_leaves_nothing_held(case, monkeypatch):
+    """A child has none of its parent's other threads: a lock that one of them held would never be released."""
+    row = dict(case.X_test.iloc[0].astype(object))
+    protocol = fg.Protocol.fit(case.model, case.X_train, catalogue=4)
+    fresh, begun, forked = fg.Guard(case.model, protocol), threading.Event(), threading.Event()
+
+    def wait(own, *given):
+        begun.set()
+        forked.wait(60)
+        return own(*given)
+
+    for module, name in ((hanging, "find_lattice"), (decisions, "find_standins")):
+        monkeypatch.setattr(module, name, partial(wait, getattr(module, name)))
+        begun.clear()
+        forked.clear()
+        with ThreadPoolExecutor(1) as threads:
+            check = threads.submit(fresh.check, row, missing=["duration"])
+            assert begun.wait(60)
+            child = os.fork()
+            if child == 0:  # pragma: no cover
+                signal.alarm(30)  # ends a child that waits
+                forked.set()
+                fresh.check(row, missing=["duration"])
+                os._exit(0)
+            forked.set()
+            assert check.result().p_change is not None
+        assert os.waitpid(child, 0)[1] == 0
+        monkeypatch.undo()
+        fresh = fg.Guard(case.model, protocol)
+
+
+def test_forms_that_take_turns_are_held_ready(case, monkeypatch):
+    own, made = hanging.find_lattice, []
+    monkeypatch.setattr(hanging, "find_lattice", lambda *given: made.append(1) or own(*given))
+    fresh = fg.Guard(case.model, fg.Protocol.fit(case.model, case.X_train, catalogue=4))
+    table = case.X_test[:1].astype({"duration": float})
+    for _ in range(3):
+        fresh.check(dict(case.X_test.iloc[0].astype(object)))
+        fresh.check(table)
+    assert len(made) <= 2
+
+
+def test_only_so_many_sets_of_unknown_fields_are_kept(case, guard, monkeypatch):
+    monkeypatch.setattr(changing, "MOST_LISTED", 3)
+    row = dict(case.X_test.iloc[0].astype(object))
+    for name in list(row)[:8]:
+        guard.check(row, missing=[name])
+    assert len(guard._decider._cells[1].listed) <= 3
+
+
+def test_what_a_missing_field_holds_is_not_looked_at(case, guard):
+    for name in ("age", "purpose"):
+        expected = guard.check(case.X_test[:1], missing=[name]).to_dict()
+        for rubbish in ("rubbish", 7, True):
+            assert guard.check(case.X_test[:1].assign(**{name: rubbish}), missing=[name]).to_dict() == expected
+    spoilt = case.X_test[:2].assign(age=pd.Series(["a", "b"], dtype=object))
+    with pytest.raises(fg.DataError, match="column 'age' held whole numbers in the training data, now it holds"):
+        guard.check_rows(spoilt, [["age"], []])
+
+
+def test_stand_ins_of_groups_come_from_the_encoder(case):
+    """The joint values of a group are those of a few training rows, which need not hold the most frequent category."""
+    groups = {"money": ["purpose", "credit_amount", "savings_status"]}
+    groups |= {name: [name] for name in case.X_train if name not in groups["money"]}
+    protocol = fg.Protocol.fit(case.model, case.X_train, groups=groups, catalogue=2)
+    typical = case.X_train["purpose"].mode()[0]
+    assert typical not in weigh_values(protocol.modes, "purpose")
+    checks = fg.Guard(case.model, protocol).check_rows(case.X_test[:2], [["purpose"]] * 2)
+    assert set(checks.rows["purpose"]) == {typical}
+
+
 def test_arrays_and_polars_are_checked(case):
     polars = pytest.importorskip("polars")
     X, y = fg.load_credit_g()
@@ -190,6 +267,8 @@ def test_a_story_is_told(case, guard):
     [
         ({"missing": ["income"]}, "the missing fields of row 0 name 'income', which the model does not know"),
         ({"stale": ["incme", "x"]}, "the stale fields of row 0 name 'incme', 'x', which the model does not know"),
+        ({"missing": [["age"]]}, r"the missing fields of row 0 name \"\['age'\]\", which the model does not know"),
+        ({"missing": 3}, r"the missing fields of row 0 must be a collection of names, such as \['age'\], got 3"),
         ({"missing": ["age"], "stale": ["age"]}, "row 0 names 'age' as missing and as stale; name it once"),
     ],
 )
@@ -202,12 +281,20 @@ def test_other_mistakes_are_said_in_a_sentence(case, guard):
     row = dict(case.X_test.iloc[0].astype(object))
     X = case.X_test[:2]
     protocol = guard.protocol
-    with pytest.raises(fg.DataError, match=r"check takes one row, got 2; use check_rows"):
+    with pytest.raises(fg.DataError, match=r"or a table of one row, got 2 rows; use check_rows"):
         guard.check(X, missing=None)
+    for given, got in ((X.iloc[0], "Series"), ("a", "str"), (None, "NoneType")):
+        with pytest.raises(fg.DataError, match=f"check takes a mapping .*, got {got}; give a dict"):
+            guard.check(given)
     with pytest.raises(fg.DataError, match="one collection of missing fields per row is needed: 2 rows, 1 given"):
         guard.check_rows(X, [["age"]])
     with pytest.raises(fg.DataError, match="one collection of stale fields per row is needed: 2 rows, 1 given"):
         guard.check_rows(X, None, [["age"]])
+    with pytest.raises(fg.DataError, match="one collection of missing fields per row is needed: 2 rows, 5"):
+        guard.check_rows(X, 5)
+    with pytest.raises(fg.DataError, match=r"fields of row 0 must be a collection of names, such as .*, got 'age'"):
+        guard.check_rows(X, ["age", "duration"])  # two fields, not one field for each of two rows
+    assert guard.check(row, missing="age", stale=None).missing == ("age",)
     with pytest.raises(fg.DataError, match="'age'"):
         guard.check({name: value for name, value in row.items() if name != "age"})
     with pytest.raises(fg.DataError, match="'nonsense'"):
@@ -218,6 +305,10 @@ def test_other_mistakes_are_said_in_a_sentence(case, guard):
         fg.Guard(case.model, protocol, draws=100)
     with pytest.raises(fg.DataError, match=r"conditional=True takes values from training rows; give training=\.\.\."):
         fg.Guard(case.model, protocol, conditional=True)
+    with pytest.raises(fg.DataError, match="training rows are given, but are read for conditional=True alone"):
+        fg.Guard(case.model, protocol, training=case.X_train)
+    with pytest.raises(fg.DataError, match=r"policy must be a ReviewPolicy, got dict; make one with ReviewPolicy\.fit"):
+        fg.Guard(case.model, protocol, {})
     with pytest.raises(fg.ProtocolError, match="a Protocol was expected, got dict"):
         fg.Guard(case.model, {})
     paper = fg.Guard(case.model, fg.Protocol.paper(case.model, case.X_train))

@@ -91,6 +91,8 @@ def without(
         raise DataError(
             "decisions without fields need a protocol; name one with --protocol, or training rows by --train"
         )
+    if train is not None and protocol is not None and not conditional:
+        raise DataError("--train has no effect with --protocol unless --conditional is given; leave out --train")
     if conditional and train is None:
         raise DataError("--conditional takes values from training rows; name them with --train")
     if sets is not None and opt.is_given(context, "together"):

@@ -49,6 +49,8 @@ from fragility.protocol import Protocol
 from fragility.reliability.sampling import estimate_probability
 from fragility.scores import predicted_class, support_margin
 
+MOST_LISTED = 256  # sets of unknown fields whose states are kept
+
 
 @dataclass(frozen=True, slots=True)
 class Change:
@@ -92,10 +94,14 @@ class ValueCells:
         self, protocol: Protocol, unknown: tuple[str, ...], draws: int
     ) -> tuple[list[JointValues], States | None]:
         """Return the values of unknown fields by group, and all of their states; None if there are too many."""
-        if unknown not in self.listed:
+        found = self.listed.get(unknown)
+        if found is None:
             units = choose_units(protocol, unknown)
-            self.listed[unknown] = units, list_states(units) if count_states(units) <= draws else None
-        return self.listed[unknown]
+            found = units, list_states(units) if count_states(units) <= draws else None
+            if len(self.listed) >= MOST_LISTED:
+                self.listed.clear()
+            self.listed[unknown] = found
+        return found
 
 
 def find_changes(

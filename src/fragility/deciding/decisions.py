@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +24,7 @@ from fragility.evidence.stability import weigh_values
 from fragility.protocol import Protocol
 
 Names = Collection[str]
+USE_TYPICAL = "fit a protocol with the baseline 'typical'"
 
 
 class Decided(NamedTuple):
@@ -49,15 +49,12 @@ class Decider:
         self.auditor, self.protocol = auditor, auditor.protocol
         self.fields = tuple(field.name for field in self.protocol.fields)
         self.draws, self.neighbours = draws, neighbours
-        self._lock = Lock()
+        # Threads share these without a lock, which a fork would leave held: they are replaced as a whole.
         self._standins: dict[str, Scalar] | None = None
         self._cells: tuple[Any, ValueCells] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"_lock": None, "_cells": None}  # cells belong to closures, which are made again
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state | {"_lock": Lock()})
+        return vars(self) | {"_cells": None}  # cells belong to closures, which are made again
 
     def decide(
         self, rows: Any, missing: Sequence[Names | None] | None, stale: Sequence[Names] | None, ids: Any
@@ -84,9 +81,7 @@ class Decider:
     def _read_stale(
         self, stale: Sequence[Names] | None, ids: Sequence[Hashable], gone: Sequence[tuple[str, ...]]
     ) -> list[tuple[str, ...]]:
-        given: list[Names] = [()] * len(ids) if stale is None else list(stale)
-        if len(given) != len(ids):
-            raise DataError(f"one collection of stale fields per row is needed: {len(ids)} rows, {len(given)} given")
+        given = _list_names("stale", [()] * len(ids) if stale is None else stale, len(ids))
         old = [self._read_names("stale", each, own) for each, own in zip(given, ids, strict=True)]
         for own, lost, aged in zip(ids, gone, old, strict=True):
             if both := set(lost) & set(aged):
@@ -95,7 +90,11 @@ class Decider:
 
     def _read_names(self, what: str, given: Names, row: Hashable) -> tuple[str, ...]:
         """Return the named fields in the order of the table; refuse one that is not known."""
-        wanted = {given} if isinstance(given, str) else set(given)
+        if isinstance(given, str) or not isinstance(given, Iterable):
+            raise DataError(
+                f"the {what} fields of row {row!r} must be a collection of names, such as ['age'], got {given!r}"
+            )
+        wanted = list(given)
         if unknown := sorted(str(name) for name in wanted if name not in self.fields):
             raise DataError(
                 f"the {what} fields of row {row!r} name {list_names(unknown)}, which the model does not know; the "
@@ -158,9 +157,7 @@ class Decider:
         ids: Sequence[Hashable],
         find_nulls: Callable[[int], Iterable[str]],
     ) -> list[tuple[str, ...]]:
-        given: list[Names | None] = [None] * len(ids) if missing is None else list(missing)
-        if len(given) != len(ids):
-            raise DataError(f"one collection of missing fields per row is needed: {len(ids)} rows, {len(given)} given")
+        given = _list_names("missing", [None] * len(ids) if missing is None else missing, len(ids))
         return [
             tuple(find_nulls(i)) if each is None else self._read_names("missing", each, ids[i])
             for i, each in enumerate(given)
@@ -173,9 +170,11 @@ class Decider:
 
     def _stand_in(self, name: str, standins: Mapping[str, Scalar]) -> Scalar:
         if name not in standins:
+            typical = self.protocol.baseline == "typical"
             raise EvidenceError(
                 f"the field {name!r} is missing, and no raw value stands for its baseline "
-                f"({self.protocol.baseline!r}); fit a protocol with the baseline 'typical'"
+                f"({self.protocol.baseline!r}); "
+                + ("give the value to decide with, and name the field as stale" if typical else USE_TYPICAL)
             )
         return standins[name]
 
@@ -187,15 +186,16 @@ class Decider:
 
     def find_standins(self, probe: Callable[[], Any]) -> dict[str, Scalar]:
         """Return the stand-in of each field that has one, found once; probe: makes a row in the form of the user's."""
-        with self._lock:
-            if self._standins is None:
-                protocol, model = self.protocol, self.auditor.model
-                if protocol.space == "raw" or model.transformer is None or protocol.baseline == "missing":
-                    declared = {column.name: column.baseline for column in protocol.columns}
-                    self._standins = {name: declared.get(name) for name in self.fields}
-                else:
-                    self._standins = find_standins(self.auditor.bind(probe(), [0]), protocol)
-            return self._standins
+        found = self._standins
+        if found is None:
+            protocol, model = self.protocol, self.auditor.model
+            if protocol.space == "raw" or model.transformer is None or protocol.baseline == "missing":
+                declared = {column.name: column.baseline for column in protocol.columns}
+                found = {name: declared.get(name) for name in self.fields}
+            else:
+                found = find_standins(self.auditor.bind(probe(), [0]), protocol)
+            self._standins = found
+        return found
 
     def find_cells(self, bound: EvidenceRows) -> ValueCells:
         """Return the catalogue as cells of rows in this form."""
@@ -215,6 +215,15 @@ class Decider:
         if field not in self.find_standins(lambda: native_like(self._fill_table(frame), bound.source)):
             return f"no raw value stands for its baseline ({self.protocol.baseline!r})"
         return None
+
+
+def _list_names(what: str, given: Any, rows: int) -> list[Any]:
+    """Return the fields named for each row; refuse those of another number of rows."""
+    named = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else None
+    if named is None or len(named) != rows:
+        got = f"{given!r}" if named is None else f"{len(named)} given"
+        raise DataError(f"one collection of {what} fields per row is needed: {rows} rows, {got}")
+    return named
 
 
 def known_values(protocol: Protocol) -> dict[str, Scalar]:

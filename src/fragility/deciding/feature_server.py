@@ -23,6 +23,7 @@ from fragility.evidence.rows import list_names
 PRESENT, OUTSIDE_MAX_AGE = "PRESENT", "OUTSIDE_MAX_AGE"
 STATUSES = ("INVALID", PRESENT, "NULL_VALUE", "NOT_FOUND", OUTSIDE_MAX_AGE)  # in the order of Feast's numbers
 TIMESTAMP = "__ts"
+MOST_SECONDS = 1e13  # that a timedelta holds: 300,000 years
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 Age: TypeAlias = float | dt.timedelta
 
@@ -110,19 +111,18 @@ def read_feature_response(
     if not isinstance(now, dt.datetime) or now.tzinfo is None:
         raise DataError(f"now must be a datetime with a time zone, got {now!r}")
     ages = _read_ages(max_age, fields)
-    columns = _read_columns(response)
-    renamed = {(names or {}).get(name, name): cells for name, cells in columns.items()}
+    columns = _name_fields(_read_columns(response), fields, names)
     n = len(next(iter(columns.values())))
-    if known is not None and len(known) != n:
-        raise DataError(f"known must have one mapping per row: the response has {n} rows, known {len(known)}")
+    if known is not None:
+        _check_known(known, n)
     served = ServedRows([], [], [])
     for i in range(n):
         row, missing, stale = dict[str, Any](), [], []
         for field in fields:
-            if field not in renamed:
+            if field not in columns:
                 row[field] = None if known is None else known[i].get(field)
             else:
-                value, status, time = renamed[field][i]
+                value, status, time = columns[field][i]
                 row[field] = value if status in (PRESENT, OUTSIDE_MAX_AGE) else None
                 old = time is not None and field in ages and now - time > ages[field]
                 if (status == OUTSIDE_MAX_AGE or old) and not is_missing(row[field]):
@@ -135,6 +135,38 @@ def read_feature_response(
     return served
 
 
+def _name_fields(
+    columns: Mapping[str, list[_Cell]], fields: Sequence[str], names: Mapping[str, str] | None
+) -> dict[str, list[_Cell]]:
+    """Return the cells by field; a field that no feature gives by a slip of a name would count as missing."""
+    if names is not None and not isinstance(names, Mapping):
+        raise DataError(f"names must be a mapping from features to fields, got {type(names).__name__}")
+    given = dict(names or {})
+    if unknown := [str(name) for name in given if name not in columns]:
+        raise DataError(f"names has {list_names(unknown)}, which the response lacks; it has {', '.join(columns)}")
+    if unknown := [str(field) for field in given.values() if field not in fields]:
+        raise DataError(f"names gives {list_names(unknown)}, which is not among the fields {', '.join(fields)}")
+    renamed: dict[str, list[_Cell]] = {}
+    for name, cells in columns.items():
+        field = given.get(name, name)
+        if field in renamed:
+            raise DataError(f"two features of the response are the field {field!r}; name another one, or ask for one")
+        renamed[field] = cells
+    if not any(field in renamed for field in fields):
+        raise DataError(
+            f"the response has none of the fields {list_names(fields)}, only {list_names(list(columns))}; say by names "
+            "which field each feature is"
+        )
+    return renamed
+
+
+def _check_known(known: Any, n: int) -> None:
+    if not isinstance(known, Sequence) or not all(isinstance(row, Mapping) for row in known):
+        raise DataError(f"known must be a list with one mapping per row, got {known!r:.60}")
+    if len(known) != n:
+        raise DataError(f"known must have one mapping per row: the response has {n} rows, known {len(known)}")
+
+
 def _read_ages(given: Age | Mapping[str, Age] | None, fields: Sequence[str]) -> dict[str, dt.timedelta]:
     if given is None:
         return {}
@@ -143,9 +175,13 @@ def _read_ages(given: Age | Mapping[str, Age] | None, fields: Sequence[str]) -> 
         raise DataError(f"max_age names {list_names(unknown)}, which is not among the fields {', '.join(fields)}")
     ages = {}
     for name, age in by_field.items():
-        span = dt.timedelta(seconds=float(age)) if not isinstance(age, dt.timedelta) and is_number(age) else age
+        span: Any = age
+        if not isinstance(age, dt.timedelta) and is_number(age) and age <= MOST_SECONDS:
+            span = dt.timedelta(seconds=float(age))
         if not isinstance(span, dt.timedelta) or span < dt.timedelta(0):
-            raise DataError(f"max_age of {name!r} must be seconds or a timedelta, not negative, got {age!r}")
+            raise DataError(
+                f"max_age of {name!r} must be a timedelta or seconds from 0 to {MOST_SECONDS:.0e}, got {age!r}"
+            )
         ages[name] = span
     return ages
 
@@ -175,6 +211,8 @@ def _read_results(response: Mapping[str, Any]) -> dict[str, list[_Cell]]:
             f"{len(names) if isinstance(names, list) else 'no'} names and "
             f"{len(results) if isinstance(results, list) else 'no'} results"
         )
+    if len(set(map(str, names))) < len(names):
+        raise DataError("metadata.feature_names must be distinct; ask the server for each feature once")
     columns = {}
     for name, result in zip(map(str, names), results, strict=True):
         values = _unwrap(_get(result, "values"))
@@ -185,7 +223,7 @@ def _read_results(response: Mapping[str, Any]) -> dict[str, list[_Cell]]:
             raise DataError(f"the feature {name!r} must have an event timestamp for each of its values, or none")
         own_times = [None] * len(values) if times is None else times
         columns[name] = [
-            _Cell(_read_value(value), _read_status(status, name), _read_time(time, name))
+            _Cell(_read_value(value, name), _read_status(status, name), _read_time(time, name))
             for value, status, time in zip(values, statuses, own_times, strict=True)
         ]
     return columns
@@ -194,13 +232,14 @@ def _read_results(response: Mapping[str, Any]) -> dict[str, list[_Cell]]:
 def _read_lists(response: Mapping[str, Any]) -> dict[str, list[_Cell]]:
     """Return the cells of lists by feature, as ``OnlineResponse.to_dict`` gives them."""
     columns = {}
-    for name, values in response.items():
+    for key, values in response.items():
+        name = str(key)
         if not isinstance(values, list):
             raise DataError(f"the feature {name!r} must be a list with one value per row, got {type(values).__name__}")
         if name.endswith(TIMESTAMP) and name.removesuffix(TIMESTAMP) in response:
             continue
         times = response.get(name + TIMESTAMP, [None] * len(values))
-        if len(times) != len(values):
+        if not isinstance(times, list) or len(times) != len(values):
             raise DataError(f"the feature {name!r} must have an event timestamp for each of its values, or none")
         columns[name] = [_Cell(v, PRESENT, _read_time(t, name)) for v, t in zip(values, times, strict=True)]
     return columns
@@ -215,19 +254,25 @@ def _unwrap(value: Any) -> Any:
     return value["val"] if isinstance(value, Mapping) and set(value) == {"val"} else value
 
 
-def _read_value(value: Any) -> Any:
-    """Return a plain value; one of protobuf's JSON names its type, and writes 64-bit whole numbers as text."""
+def _read_value(value: Any, feature: str) -> Any:
+    """Return a plain value; protobuf's JSON names its type, and writes 64-bit whole numbers and NaN as text."""
     if not isinstance(value, Mapping):
         return value
     if not value:
         return None
-    kind, own = next(iter(value.items()))
-    kind = kind.replace("_", "").lower()
-    if len(value) != 1 or not kind.endswith("val"):
-        raise DataError(f"a value of a feature must be plain, or one such as {{'int64_val': 3}}, got {value!r:.80}")
+    key, own = next(iter(value.items()))
+    kind = str(key).replace("_", "").lower()
     if kind == "nullval":
         return None
-    return int(own) if kind.startswith("int") and isinstance(own, str) else own
+    try:
+        if len(value) != 1 or not kind.endswith("val"):
+            raise ValueError
+        written = kind.startswith(("int", "double", "float")) and isinstance(own, str)
+        return (int if kind.startswith("int") else float)(own) if written else own
+    except ValueError as error:
+        raise DataError(
+            f"a value of the feature {feature!r} must be plain, or one such as {{'int64_val': '3'}}, got {value!r:.80}"
+        ) from error
 
 
 def _read_status(status: Any, feature: str) -> str:
@@ -242,10 +287,10 @@ def _read_time(time: Any, feature: str) -> dt.datetime | None:
     """Return the time of an event: ISO text, seconds since 1970, or ``{"seconds": ...}``; None where there is none."""
     if time is None:
         return None
-    if isinstance(time, Mapping):
-        time = float(time.get("seconds", 0)) + float(time.get("nanos", 0)) / 1e9
     try:
-        if isinstance(time, str):
+        if isinstance(time, Mapping):
+            found = EPOCH + dt.timedelta(seconds=float(time.get("seconds", 0)) + float(time.get("nanos", 0)) / 1e9)
+        elif isinstance(time, str):
             found = dt.datetime.fromisoformat(time)
         elif isinstance(time, dt.datetime):
             found = time

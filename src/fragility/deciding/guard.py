@@ -101,6 +101,11 @@ class Guard:
         self.auditor = Auditor(model, protocol, engine=engine)
         self.policy, self.rates = policy, rates
         if policy is not None:
+            if not isinstance(policy, ReviewPolicy):
+                raise DataError(
+                    f"policy must be a ReviewPolicy, got {type(policy).__name__}; make one with ReviewPolicy.fit or "
+                    "read one with ReviewPolicy.load"
+                )
             policy.check_made_for(protocol.digest, self.model.fingerprint)
             if policy.segmented_by == "declared":
                 raise DataError(
@@ -159,10 +164,13 @@ class Guard:
         FragilityError
             A field is not known, the protocol does not say what it may hold, or the row does not fit the model.
         """
-        if not isinstance(row, Mapping) and hasattr(row, "__len__") and len(row) != 1:
-            raise DataError(f"check takes one row, got {len(row)}; use check_rows")
+        shape: Any = (len(row), None) if isinstance(row, (list, tuple)) else getattr(row, "shape", ())
+        if not isinstance(row, Mapping) and (len(shape) != 2 or shape[0] != 1):
+            got = f"{shape[0]} rows; use check_rows" if len(shape) == 2 else f"{type(row).__name__}; give a dict"
+            raise DataError(f"check takes a mapping from fields to values, or a table of one row, got {got}")
         ids = None if id is None else [id]
-        return self.check_rows(row, [missing], [stale], ids=ids, intervals=intervals)[0]
+        lost, aged = ([names] if isinstance(names, str) else names for names in (missing, stale))
+        return self.check_rows(row, [lost], [() if aged is None else aged], ids=ids, intervals=intervals)[0]
 
     def check_rows(
         self,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +25,7 @@ from fragility.wording import MINIMUM, NONE_AT_ALL, UNDECIDED, UPPER_BOUND
 MOST_TABULATED = 18  # live groups of a row whose subsets are all looked at: 2^18 of them take about 2 ms
 BUDGET = 500  # states per row that are asked for otherwise: all single groups and pairs of 31 groups
 MOST_SETS = 20
+KEPT = 4  # lattices, one for each form in which rows come: as many as an auditor holds ready
 
 
 class Hanging(NamedTuple):
@@ -46,14 +46,12 @@ class HangingFinder:
 
     def __init__(self, protocol: Protocol, engine: str) -> None:
         self.protocol, self.engine = protocol, engine
-        self._lock = Lock()
-        self._kept: tuple[Any, WholeLattice | None] | None = None
+        # By the baseline of bound rows, which is the same array for all rows of a form. Threads share them without a
+        # lock, which a fork in the middle of a check would leave held: they are replaced as a whole.
+        self._kept: tuple[tuple[Any, WholeLattice | None], ...] = ()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"protocol": self.protocol, "engine": self.engine}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state | {"_lock": Lock(), "_kept": None})
+        return {"protocol": self.protocol, "engine": self.engine, "_kept": ()}
 
     def find(
         self,
@@ -69,8 +67,7 @@ class HangingFinder:
         often each group fails.
         """
         found: list[Hanging | None] = [None] * len(bound)
-        with self._lock:  # a lattice works in tables of its own
-            self._read_lattice(bound, ready, original, rates, found)
+        self._read_lattice(bound, ready, original, rates, found)
         left = [i for i, one in enumerate(found) if one is None]
         for i, one in zip(left, self._ask(ready, left, certificates), strict=True):
             found[i] = one
@@ -84,9 +81,7 @@ class HangingFinder:
         rates: Floats | None,
         found: list[Hanging | None],
     ) -> None:
-        if self._kept is None or self._kept[0] is not bound.baseline:
-            self._kept = bound.baseline, find_lattice(bound, self.protocol, self.engine, DEFAULT_BYTE_BUDGET)
-        kept = self._kept[1]
+        kept = self._find_lattice(bound)
         if kept is None:
             return
         lattice = replace(kept, rows=bound, model=kept.model.rebind(bound))
@@ -108,6 +103,14 @@ class HangingFinder:
                 smallest = int(np.flatnonzero(sizes[i])[0])
                 sets = subsets.list_sets(i, smallest, smallest, min(MOST_SETS, int(sizes[i, smallest])))
                 found[place] = Hanging(tuple(name_groups(gone, names) for gone in sets), MINIMUM, own_loss)
+
+    def _find_lattice(self, bound: EvidenceRows) -> WholeLattice | None:
+        for baseline, lattice in self._kept:
+            if baseline is bound.baseline:
+                return lattice
+        found = find_lattice(bound, self.protocol, self.engine, DEFAULT_BYTE_BUDGET)
+        self._kept = ((bound.baseline, found), *self._kept)[:KEPT]
+        return found
 
     def _ask(self, ready: EvidenceRows, places: list[int], certificates: Sequence[Certificate]) -> list[Hanging]:
         """Ask about single groups, pairs and so on, as far as the budget goes."""

@@ -109,6 +109,8 @@ def make_neighbours(
                 "--conditional takes values from training rows; name them with --train",
             )
         )
+    if training is not None and not conditional:
+        raise DataError("training rows are given, but are read for conditional=True alone; give it, or leave them out")
     return Neighbours(read(training, None), protocol) if conditional else None
 
 

@@ -3,26 +3,28 @@
 It is the protocol's baseline in raw units, so that the row as decided is an ordinary raw row: it can be handed to the
 model, audited, logged and verified. In the raw space the protocol declares it. In the transformed space the baseline is
 a value of the estimator's columns, and the stand-in is the raw value that the preprocessing turns into it: a category
-of the catalogue, or a number found by interpolation within the training range, rounded where the field held whole
-numbers. Under the baseline ``missing`` it is a missing value, so that the model's own imputer, or the booster's own
-rule for missing values, answers.
+of the catalogue or of the encoder, or a number found by interpolation within the training range, rounded where the
+field held whole numbers. Under the baseline ``missing`` it is a missing value, so that the model's own imputer, or the
+booster's own rule for missing values, answers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import numpy as np
 import pandas as pd
 
 from fragility.arrays import Floats, Integers
-from fragility.errors import EvidenceError
+from fragility.errors import EvidenceError, FragilityError
 from fragility.evidence import EvidenceRows
-from fragility.evidence.fields import Field, is_categorical, value_like
+from fragility.evidence.fields import Field, is_categorical, type_of, value_like
 from fragility.evidence.modes import values_frame
 from fragility.evidence.rows import Scalar
 from fragility.evidence.stability import weigh_values
-from fragility.evidence.tracing import Origin, trace_columns
+from fragility.evidence.tracing import Origin, find_categories, trace_columns
+from fragility.models.decision import to_python
 from fragility.protocol import Protocol
 
 GRID = 65  # values that are tried at a time between the two nearest so far
@@ -69,6 +71,11 @@ def find_standins(rows: EvidenceRows, protocol: Protocol) -> dict[str, Scalar]:
     listed = [field for field in protocol.fields if field.name not in found and len(own[field.name])]
     candidates = {field.name: list(weigh_values(protocol.modes, field.name)) for field in listed}
     found |= _match(rows, {name: values for name, values in candidates.items() if values}, own)
+    if any(name not in found for name in candidates):  # joint values of a group need not hold the most frequent ones
+        for name, values in find_categories(rows.model.transformer, rows.source.names).items():
+            if name in candidates and name not in found:
+                with suppress(FragilityError):  # an encoder behind other steps: these are no raw values
+                    found |= _match(rows, {name: [to_python(value) for value in values]}, own)
     return found
 
 
@@ -134,10 +141,15 @@ def fill_column(column: pd.Series, gaps: Sequence[bool], value: Scalar, field: F
     if is_categorical(column):
         known = column if value in column.cat.categories else column.cat.add_categories([value])
         return known.mask(at, value)
-    if field.kind == "numeric":
+    if field.kind == "numeric" and _are_numbers(column := column.mask(at)):
         numbers = column.to_numpy(dtype=np.float64, na_value=np.nan, copy=True)
         numbers[at] = value
         whole = field.type == "integer" and not np.isnan(numbers).any() and bool((numbers == np.rint(numbers)).all())
         return pd.Series(numbers.astype(np.int64) if whole else numbers, index=column.index, name=column.name)
     filled = column.astype(object).mask(at, value)
-    return filled if filled.isna().any() or column.isna().any() else filled.astype(column.dtype)
+    holds_both = type_of(column) == field.type and not filled.isna().any() and not column.isna().any()
+    return filled.astype(column.dtype) if holds_both else filled
+
+
+def _are_numbers(column: pd.Series) -> bool:
+    return pd.api.types.is_numeric_dtype(column.dtype) or type_of(column) in ("integer", "number", "boolean", "empty")

@@ -20,6 +20,7 @@ Scores follow `fragility.scores`, on the device and in float64: log p = log link
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+LOADED_IN = os.getpid()
 LOG_CLIP = math.log(1e-12)  # as scores.CLIP
 SUM_TOLERANCE = 1e-4  # as models.SUM_TOLERANCE
 CPU_BATCH, CUDA_BATCH = 4096, 262144  # states made at a time
@@ -110,8 +112,14 @@ class _ResidualRest:
 
 @contextmanager
 def steady_arithmetic(device: torch.device) -> Iterator[None]:
-    """No TF32, no reduced-precision products, no autocast, no autotuning; what was set before is given back."""
+    """No TF32, no reduced-precision products, no autocast, no autotuning; what was set before is given back.
+
+    After a fork one thread is used: torch's threads stay behind in the parent, and a child would wait for them forever.
+    """
     with ExitStack() as stack:
+        if os.getpid() != LOADED_IN:
+            stack.callback(torch.set_num_threads, torch.get_num_threads())
+            torch.set_num_threads(1)
         stack.enter_context(torch.inference_mode())
         stack.enter_context(torch.autocast(device.type, enabled=False))
         if device.type == "cuda":

@@ -69,6 +69,8 @@ def type_of(column: pd.Series) -> FieldType:
         return "integer"
     if bool(column.isna().all()):
         return "empty"
+    if pd.api.types.is_complex_dtype(dtype):
+        return "mixed"
     if pd.api.types.is_numeric_dtype(dtype):
         return "number"
     return _INFERRED.get(pd.api.types.infer_dtype(column, skipna=True), "mixed")
@@ -155,12 +157,25 @@ def _conform_column(column: pd.Series, field: Field, needs_categories: bool, who
             zones = _describe_zone_mismatch(field.name, plain, field.dtype)
             raise DataError(zones or _describe_mismatch(field, came, plain))
         return plain if dates.dtype == plain.dtype else dates
+    if came == "integer" and plain.dtype == object and field.type in ("integer", "number"):
+        _check_width(plain, field)
     if came == field.type:
         return plain
     fitting = None if is_categorical(plain) else _convert(plain, field.type, came, whole)
     if fitting is None:
         raise DataError(_describe_mismatch(field, came, plain))
     return fitting
+
+
+def _check_width(column: pd.Series, field: Field) -> None:
+    """Refuse whole numbers that no column of numbers holds."""
+    for value in column:
+        if not is_missing(value) and not -(2**63) <= value < 2**63:
+            digits = len(str(abs(int(value)))) if abs(value) < 10**100 else "more than 100"
+            raise DataError(
+                f"column {field.name!r} holds a whole number of {digits} digits, beyond 64 bits; give it as a decimal "
+                "number, or None if it stands for a missing value"
+            )
 
 
 def _drop_categories(column: pd.Series) -> pd.Series:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fragility.canonical import is_missing
+from fragility.canonical import WHOLE_BITS, is_missing, refuse_surrogate
 from fragility.errors import DataError
 from fragility.evidence.fields import Field
 from fragility.evidence.modes import FailureModes
@@ -46,7 +46,10 @@ def read_records(
         field.name: _make_column([row[field.name] for row in rows], field, listed.get(field.name, ()))
         for field in fields
     }
-    frame = pd.DataFrame(columns)
+    try:
+        frame = pd.DataFrame(columns)
+    except UnicodeEncodeError as error:
+        raise refuse_surrogate(error) from error
     return frame if named or names != name_places(len(names)) else frame.to_numpy()
 
 
@@ -76,7 +79,7 @@ def _make_column(values: list[Any], field: Field, listed: Sequence[Scalar]) -> A
         known = [int(v) if field.type == "integer" and isinstance(v, float) else v for v in listed]
         return pd.Categorical(given, categories=[v for v in dict.fromkeys([*known, *given]) if v is not None])
     if field.type in ("integer", "number") and all(
-        gap or isinstance(value, (int, float, np.number)) for value, gap in zip(values, gaps, strict=True)
+        gap or _is_number(value) for value, gap in zip(values, gaps, strict=True)
     ):
         whole = field.type == "integer" and not any(gaps) and all(_is_whole(value) for value in values)
         if whole:
@@ -89,8 +92,16 @@ def _make_column(values: list[Any], field: Field, listed: Sequence[Scalar]) -> A
     return [None if gap else value for value, gap in zip(values, gaps, strict=True)]
 
 
+def _is_number(value: Any) -> bool:
+    """Whether a value is a number that a column holds: whole ones beyond 64 bits are refused where rows are bound."""
+    if isinstance(value, (int, np.integer)):
+        return -(2**63) <= int(value) < 2**63
+    return isinstance(value, (float, np.floating))
+
+
 def _is_whole(value: Any) -> bool:
-    return float(value).is_integer() and -(2**63) <= value < 2**63
+    """Whether a number is whole; a decimal one beyond 2**53 stays what it is."""
+    return isinstance(value, (int, np.integer)) or (float(value).is_integer() and abs(value) <= 2**WHOLE_BITS)
 
 
 # --- rows that a protocol knows -----------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 import scipy.sparse as sp
 
-from fragility.canonical import is_missing, row_digests
+from fragility.canonical import is_missing, refuse_surrogate, row_digests
 from fragility.errors import Advice, DataError
 from fragility.models.decision import to_python
 
@@ -246,6 +246,7 @@ def row_ids(ids: Any, index: pd.Index | None, n: int) -> tuple[Hashable, ...]:
         raise DataError(
             "an id is a whole number beyond 64 bits; ", Advice("pass the ids as text", "store them as text")
         )
+    _check_texts(values)
     if len(set(values)) != n:
         times = Counter(values)
         twice = next(value for value in values if times[value] > 1)
@@ -254,6 +255,13 @@ def row_ids(ids: Any, index: pd.Index | None, n: int) -> tuple[Hashable, ...]:
             Advice("pass ids=, or reset the index", "name a column with distinct ids by --id"),
         )
     return tuple(values)
+
+
+def _check_texts(ids: Sequence[Hashable]) -> None:
+    try:
+        "".join(value for value in ids if isinstance(value, str)).encode()
+    except UnicodeEncodeError as error:
+        raise refuse_surrogate(error) from error
 
 
 def stacked(X: Any, others: Any) -> Any:

@@ -75,6 +75,31 @@ def trace_columns(transformer: Any, fields: Sequence[str], rows: Any = None) -> 
     return _trace(transformer, [Origin((field,)) for field in fields], sample)
 
 
+def find_categories(transformer: Any, fields: Sequence[str]) -> dict[str, list[Any]]:
+    """Return the categories that fitted encoders list for raw fields, as the encoder is handed them."""
+    found: dict[str, list[Any]] = {}
+
+    def walk(step: Any, origins: Origins) -> None:
+        if isinstance(step, Pipeline):
+            for _, inner in step.steps:
+                walk(inner, origins)
+                origins = _trace(inner, origins, None)
+        elif isinstance(step, ColumnTransformer):
+            names = [str(name) for name in getattr(step, "feature_names_in_", [])]
+            for _, inner, columns in step.transformers_:
+                walk(inner, [origins[i] for i in _column_indices(columns, names, len(origins))])
+        elif isinstance(step, FeatureUnion):
+            for _, inner in step.transformer_list:
+                walk(inner, origins)
+        elif len(getattr(step, "categories_", ())) == len(origins):
+            for origin, values in zip(origins, step.categories_, strict=True):
+                for name in origin.fields:
+                    found.setdefault(name, [value for value in values if not is_missing(value)])
+
+    walk(transformer, [Origin((field,)) for field in fields])
+    return found
+
+
 def output_names(transformer: Any, n_columns: int) -> list[str]:
     """Return the transformer's output column names, or c0, c1, ... where it has none."""
     try:

@@ -14,6 +14,7 @@ A state further from 0 than that bound is decided; the others are the model's ow
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,8 +61,10 @@ class TreeLattice:
         self._tables: dict[tuple[int, Any], npt.NDArray[Any]] = {}  # by worker and kind of number
 
     def rebind(self, rows: EvidenceRows) -> TreeLattice:
-        """Return the same model for other rows: nothing of it depends on them."""
-        return self
+        """Return the same model for other rows, with tables of its own: several threads may use it at once."""
+        other = copy(self)
+        other._tables = {}
+        return other
 
     def edge(self, original: int, rival: int, *, wide: bool = False) -> TreeEdge:
         """E of a pair of classes; ``wide``: in 64-bit numbers even where 32 bits would do."""
