@@ -416,6 +416,9 @@ def test_a_write_that_fails_is_no_acknowledgement_and_the_log_goes_on(case, tmp_
             patch.setattr(os, "write", fail)
             with pytest.raises(JournalError, match=r"cannot write to .*: No space left on device"):
                 log.append(entry(case, slice(0, 1)))
+        assert "No space left on device" in log.find_fault()
+        monkeypatch.setattr("fragility.serving.log.FAULT_SECONDS", 0.0)  # later
+        assert log.find_fault() is None
         log.append(entry(case, slice(0, 2)))
         for call in ("write", "fdatasync"):
             with monkeypatch.context() as patch:
@@ -481,6 +484,11 @@ def test_rows_are_not_acknowledged_into_a_log_that_was_removed_or_moved(case, tm
     assert not (tmp_path / "log").exists()
 
     log = open_log(case, tmp_path / "log")
+    assert log.find_fault() is None
+    shutil.rmtree(tmp_path / "log")  # before any row came
+    assert "No such file or directory" in log.find_fault()
+    kill(log)
+    log = open_log(case, tmp_path / "log")
     log.append(entry(case, slice(0, 2)))
     (tmp_path / "log").rename(tmp_path / "moved")
     log.append(entry(case, slice(2, 3)))  # to the file that was moved, which keeps it
@@ -491,7 +499,7 @@ def test_rows_are_not_acknowledged_into_a_log_that_was_removed_or_moved(case, tm
     (tmp_path / "log").mkdir()
     with pytest.raises(JournalError, match=r"log was moved or replaced while it was open; restart the server"):
         log.append(entry(case, slice(3, 4)))
-    assert list((tmp_path / "log").iterdir()) == []
+    assert list((tmp_path / "log").iterdir()) == [] and "was moved or replaced" in log.find_fault()
     kill(log)
     open_log(case, tmp_path / "moved").close()
     check_whole(case, tmp_path / "moved", 3)

@@ -185,11 +185,9 @@ class Service:
         """Say whether rows are answered and logged."""
         if self.stopping or self.batcher is None:
             return self.refuse(RequestError(503, "stopping", "the server is stopping"))
-        if self.log is not None and self.log.is_broken:
-            told = "a write to the log has failed; restart the server when the disk is in order"
-            return self.refuse(RequestError(503, "log_fault", told))
-        if self.fault is not None:
-            return self.refuse(RequestError(503, "log_fault", self.fault))
+        fault = self.fault or (None if self.log is None else self.log.find_fault())
+        if fault is not None:
+            return self.refuse(RequestError(503, "log_fault", fault))
         return JSONResponse({"status": "ready"})
 
     async def show_metrics(self) -> Response:

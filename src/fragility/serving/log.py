@@ -49,6 +49,7 @@ from fragility.serving.sealing import (
 FORMAT = "fragility-log/1"
 LOG_FILE, BEGUN_FILE = "log.json", "begun.json"
 FOLDERS = ("audits", "rows", "events", "pending")
+FAULT_SECONDS = 10.0  # that a failed write is told of; a proxy that sends nothing meanwhile may try again then
 JOURNAL_FILE = re.compile(r"part-(?P<place>\d{5})\.journal")
 MOST_PARTS = 1000  # of an audit folder: every seal writes all their names
 
@@ -86,6 +87,7 @@ class ServingLog:
         self._number, self._place, self._rows = 0, 0, 0  # of the audit that is appended to, of its journal; its rows
         self._ids: dict[str, str] = {}  # of that audit: its ids, and the digests of requests whose clients chose them
         self._pending, self._since = 0, 0.0  # rows in the journal, and when the first of them came
+        self._failed = float("-inf"), ""  # when a write failed last, and why
         self._closed: deque[tuple[int, int]] = deque()  # audits and places of journals to seal
         self._audit: SealedAudit | None = None  # that was sealed last
         # Since the log was opened: rows of an earlier process that were sealed, rows appended, and rows sealed.
@@ -197,6 +199,19 @@ class ServingLog:
         """Whether a write has failed so that nothing can be appended until the log is opened again."""
         return self._journal is not None and self._journal.is_broken
 
+    def find_fault(self) -> str | None:
+        """Return why rows cannot be appended, or could not a moment ago; None if nothing is known to be wrong."""
+        if self.is_broken:
+            return "a write to the log has failed; restart the server when the disk is in order"
+        try:
+            self._check_place()
+        except OSError as error:
+            return f"cannot write to the log {self.folder}: {error.strerror or error}"
+        except JournalError as error:
+            return str(error)
+        since, told = self._failed
+        return told if time.monotonic() - since < FAULT_SECONDS else None
+
     def find_request(self, own_id: str) -> str | None:
         """Return the digest of the request that logged an id in the present audit folder; None for a new id.
 
@@ -220,12 +235,10 @@ class ServingLog:
             if len(ids) < rows or not ids.keys().isdisjoint(self._ids):
                 raise JournalError("a row has an id that the present audit folder of the log holds already")
             try:
-                if self._journal is None:
-                    self._begin_journal()
-                    assert self._journal is not None
-                self._journal.append(payload)
-            except OSError as error:
-                raise JournalError(f"cannot write to the log {self.folder}: {error.strerror or error}") from error
+                self._write(payload)
+            except JournalError as error:
+                self._failed = time.monotonic(), str(error)
+                raise
             if not self._pending:
                 self._since = time.monotonic()
             self._pending += rows
@@ -233,10 +246,22 @@ class ServingLog:
             self.rows_logged += rows
             self._ids |= ids
 
-    def _begin_journal(self) -> None:
-        place = AuditPlace(self.folder, self._number)
+    def _write(self, payload: bytes) -> None:
+        try:
+            if self._journal is None:
+                self._begin_journal()
+                assert self._journal is not None
+            self._journal.append(payload)
+        except OSError as error:
+            raise JournalError(f"cannot write to the log {self.folder}: {error.strerror or error}") from error
+
+    def _check_place(self) -> None:
         if self._folder_state is None or not os.path.samestat(os.stat(self.folder), self._folder_state):
             raise JournalError(f"{self.folder} was moved or replaced while it was open; restart the server")
+
+    def _begin_journal(self) -> None:
+        place = AuditPlace(self.folder, self._number)
+        self._check_place()
         make_folder(place.pending)
         if not (place.pending / BEGUN_FILE).exists():
             begun = {"manifest": self.manifest.to_dict(), "protocol": self.protocol.to_dict()}
