@@ -98,25 +98,36 @@ def test_a_p_change_of_zero_is_known(tmp_path):
     assert alarm.changed == 0.0 and "of which about 0 would be others" in alarm.sentence()
 
 
-def test_an_alarm_ends_once_the_mean_since_the_change_is_admitted_again():
-    """Values that come back to just below the bound may never speak for a return a hundred to one."""
+def follow_blocks(days, rate):
+    """Follow a field with a declared rate; each day is a list of how many of 25 decisions were made without it."""
     layout = EventLayout(("a",), (), ("no", "yes"), ("exposure",), ())
-    follower = Follower(layout, FollowSettings(0.05, 365, 1, 0.0, {"a": 0.2}))
-    blocks = [0] * 20 + [8] * 16 + [5] * 2000 + [4] * 80  # of 25 decisions each; 5 of them are the bound
+    follower = Follower(layout, FollowSettings(0.05, 365, 1, 0.0, {"a": rate}))
 
     def batch(day, hits):
         n = LOOK_ROWS * len(hits)
         shares = np.zeros((n, 5), dtype=bool)
         for place, count in enumerate(hits):
             shares[LOOK_ROWS * place : LOOK_ROWS * place + count, 0] = True
-        whole = np.zeros(n, dtype=bool)
         none = np.zeros((n, 0), dtype=bool)
-        return EventBatch(np.full(n, day), shares, whole, whole, np.full((n, 1), 0.5), none, np.full(n, np.nan))
+        never = np.zeros(n, dtype=bool)
+        return EventBatch(np.full(n, day), shares, never, never, np.full((n, 1), 0.5), none, np.full(n, np.nan))
 
-    for piece in cut_by_day([batch(0, blocks[:20]), batch(1, blocks[20:])], LOOK_ROWS):
+    for piece in cut_by_day([batch(day, hits) for day, hits in enumerate(days)], LOOK_ROWS):
         follower.follow(piece)
-    (episode,) = [each for each in follower.episodes if each.stream.column.measure == "missing"]
+    return [episode for episode in follower.episodes if episode.stream.column.measure == "missing"]
+
+
+def test_an_alarm_ends_once_the_mean_since_the_change_is_admitted_again():
+    """Values that come back to just below the bound may never speak for a return a hundred to one."""
+    (episode,) = follow_blocks([[0] * 20, [8] * 16 + [5] * 2000 + [4] * 80], rate=0.2)
     assert episode.closed == 1 and episode.k / episode.n <= 0.2
+
+
+def test_an_outage_that_becomes_much_smaller_raises_the_next_alarm():
+    ended, still = follow_blocks([[0] * 20, [25] * 8, [1, 2] * 200], rate=0.02)  # all, then 6% where 2% is admitted
+    assert ended.closed == still.raised == 2 and still.closed is None
+    (episode,) = follow_blocks([[0] * 20, [25] * 8, [0] * 20], rate=0.02)
+    assert episode.closed == 2
 
 
 def test_wide_logs_are_taken_in_smaller_batches(tmp_path, monkeypatch):

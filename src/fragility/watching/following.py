@@ -7,7 +7,8 @@ on the detectors, each half shared equally by the streams (Bonferroni).
 
 An alarm stays open until the rows speak for a return: the sum of log likelihood ratios of the bound against a rate
 halfway between the bound and what was seen since the change, restarted at 0 whenever it is negative, reaches ln 100; or
-until the mean since the change is no longer beyond the bound.
+until the mean since the change is no longer beyond the bound. An outage that becomes much smaller may end the alarm too
+early; it then raises the next one.
 """
 
 from __future__ import annotations
