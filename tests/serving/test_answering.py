@@ -95,6 +95,14 @@ def test_every_type_is_answered_as_audit_does_and_logged_as_decided(made, tmp_pa
             "a while",
             "'length' of row 0 must be a duration as ISO 8601 text, such as P1DT12H or null, got text",
         ),
+        ("length", "", "'length' of row 0 must be a duration as ISO 8601 text"),
+        ("length", "nan", "'length' of row 0 must be a duration as ISO 8601 text"),
+        ("length", "7", "'length' of row 0 must be a duration as ISO 8601 text"),
+        ("length", "P999999999D", "'length' of row 0 must be a duration as ISO 8601 text"),
+        *(
+            ("day", value, "'day' of row 0 must be a date as ISO 8601 text or null, got text")
+            for value in ("now", "today", "", "NaT", "nan", "12/11/2020", "2020", "20200101", " 2020-01-01", "tomorrow")
+        ),
         ("day", 3, "'day' of row 0 must be a date as ISO 8601 text or null, got a whole number"),
         ("flag", 1, "'flag' of row 0 must be true or false or null, got a whole number"),
         ("decimal", "x", "'decimal' of row 0 must be a number or null, got text"),
@@ -109,7 +117,7 @@ def test_values_of_other_types_are_refused(made, name, value, said) -> None:
 
 def test_dates_that_are_none_are_refused_by_the_auditor(made) -> None:
     model, protocol, X = made
-    row = {**as_json(X.iloc[0]), "day": "tomorrow"}
+    row = {**as_json(X.iloc[0]), "day": "2020-02-30"}
     asked = RequestReader(protocol, 5).read(json.dumps({"row": row}).encode(), "certify")
     with pytest.raises(RequestError, match=r"column 'day' held dates in the training data") as error:
         Answering(fg.Model.wrap(model), protocol).answer("certify", asked.rows)

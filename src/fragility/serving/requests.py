@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +31,9 @@ Kind: TypeAlias = Literal["check", "certify"]
 LARGEST_WHOLE = 2**53  # beyond it, JSON numbers mean different things to different readers
 LONGEST_ID = 200  # characters
 ROW_FIELDS = {"check": ("row", "id", "missing", "stale"), "certify": ("row", "id")}
+# The protocol says whether there is such a day. pandas also reads "now", which is another date when it is verified, and
+# takes "" for missing.
+DATE = re.compile(r"\d{4}-\d{2}-\d{2}([T ][0-9:.,]+)?(Z|[+-][0-9:]{2,6})?", re.ASCII)
 JSON_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", list: "a list"}
 
 
@@ -180,11 +184,13 @@ def _read_value(value: Any, own: Field, place: int) -> Any:
         if own.type == "number":
             return float(value)
         return int(value) if value == int(value) else value  # the protocol says whether decimals are taken
-    if (own.type == "boolean" and kind is bool) or (own.type in ("text", "date") and kind is str):
+    if (own.type == "boolean" and kind is bool) or (own.type == "text" and kind is str):
+        return value
+    if own.type == "date" and kind is str and DATE.fullmatch(value):
         return value
     if own.type == "mixed" and kind in (bool, int, float, str):
         return value
-    if own.type == "duration" and kind is str:
+    if own.type == "duration" and kind is str and value.startswith(("P", "-P")):
         try:
             return pd.Timedelta(value)
         except ValueError:
