@@ -30,6 +30,10 @@ ROWS, SEVERAL_ROWS, SETS, TRAIN_CAP, SEED = 400, 100, 10, 20_000, 7
 CHEAP_DATASETS = ("credit_g", "heloc", "electricity", "default_credit", "bank_marketing", "adult", "covertype")
 CHEAP_MODELS = ("lightgbm", "logreg", "xgboost", "catboost", "rf", "extratrees", "mlp", "resmlp", "fr_resmlp")
 WAYS = {"marginal": False, "conditional": True}
+KEPT = (
+    *("fields", "pairs", "changed", "observed", "expected", "brier"),
+    *("auroc", "auroc_confidence", "auroc_gain_low", "auroc_gain_high"),
+)
 GOALS = {"difference": 0.01, "worst marginal": 0.025, "worst conditional": 0.015, "auroc": 0.94}
 
 
@@ -114,8 +118,17 @@ def collect(given: argparse.Namespace) -> None:
                     f"{line['gain_low']:>+16.3f}  {line['brier']:.4f}"
                 )
     if given.out is not None:
-        document = {"goals": GOALS, "tables": tables, "units": units}
+        document = {"goals": GOALS, "tables": tables, "units": [shorten(unit) for unit in units]}
         given.out.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def shorten(unit: dict[str, Any]) -> dict[str, Any]:
+    """Return a unit with what the tables are made of; its file in the folder has each field and the curve, too."""
+    kept = {}
+    for way in WAYS:
+        lines = [{name: line[name] for name in KEPT} for line in unit[way]["by_size"]]
+        kept[way] = {"by_size": lines, "seconds": unit[way]["seconds"]}
+    return unit | kept
 
 
 def tabulate(units: list[dict[str, Any]], way: str, size: int) -> dict[str, dict[str, float]]:
