@@ -346,15 +346,17 @@ from pathlib import Path
 import fragility as fg
 def peak():  # of this process alone: getrusage begins with that of its parent
     return int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1]) / 1024
+def queued():  # seconds that this process was ready to run while the machine ran others
+    return int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
 fg.watch
-loaded = peak()
+loaded, waited = peak(), queued()
 start, used = time.perf_counter(), time.process_time()
 found = fg.watch(sys.argv[1])
 read = time.perf_counter() - start
 page = found.to_html()
 print(json.dumps({"rows": sum(found.decisions), "read_s": read, "page_s": time.perf_counter() - start,
-    "processor_s": time.process_time() - used, "page_bytes": len(page), "alarms": len(found.alarms),
-    "loaded_mib": loaded, "peak_mib": peak()}))
+    "processor_s": time.process_time() - used, "queued_s": queued() - waited, "page_bytes": len(page),
+    "alarms": len(found.alarms), "loaded_mib": loaded, "peak_mib": peak()}))
 """
 
 
@@ -379,7 +381,8 @@ def run_log(rows: int, small: int, work: Path | None) -> list[dict[str, Any]]:
             found.append(line)
             print(
                 f"{line['rows']:,} decisions: page in {line['page_s']:.1f} s ({line['processor_s']:.1f} s of processor "
-                f"time), peak {line['peak_mib']:.0f} MiB ({line['loaded_mib']:.0f} before), page of "
+                f"time, {line['queued_s']:.1f} s waiting for one), peak {line['peak_mib']:.0f} MiB "
+                f"({line['loaded_mib']:.0f} before), page of "
                 f"{line['page_bytes']:,} bytes",
                 flush=True,
             )

@@ -43,7 +43,7 @@ EPOCH = dt.date(1970, 1, 1)
 DATE = re.compile(r"(?<!\d)(\d{4})-?(\d{2})-?(\d{2})(?!\d)")
 EVENT_COLUMNS = ("time", "decision", "confidence", "exposure", "flip_budget", "missing", "stale", "p_change")
 AUDIT_COLUMNS = ("predicted", "confidence", "flip_budget", "exposure")
-BATCH_VALUES = 2**21  # values of a log that are taken together, whatever the size of its parts
+BATCH_VALUES = 2**20  # values of a log that are taken together, whatever the size of its parts
 
 Days: TypeAlias = tuple[dt.date, ...]
 
