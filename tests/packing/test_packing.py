@@ -7,6 +7,7 @@ from pathlib import Path
 import naive_pack
 import numpy as np
 import pytest
+from browser import AXE, chromium
 from small_audits import small_audit
 
 import fragility as fg
@@ -464,3 +465,14 @@ def test_a_pack_may_move(made, tmp_path):
     moved = shutil.copytree(made.pack, tmp_path / "elsewhere" / "x")
     assert fg.check_pack(moved) and str(made.home) not in (moved / "report.html").read_text()
     assert isinstance(moved, Path)
+
+
+@pytest.mark.slow
+def test_the_index_is_sound_in_a_browser(made):
+    with chromium("--window-size=500,900") as browser:
+        browser.get((made.pack / "index.html").as_uri())
+        assert not [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
+        assert browser.execute_script("return document.documentElement.scrollWidth <= window.innerWidth")
+        browser.execute_script(AXE.read_text(encoding="utf-8"))
+        found = browser.execute_async_script("axe.run().then(arguments[arguments.length - 1])")
+        assert [violation["id"] for violation in found["violations"]] == []
