@@ -60,7 +60,7 @@ class EvaluatorSettings:
     intervals: Any = None
     stress: Any = None  # True, a severity, a Stress or its plain form
     rules: Any = None  # a Gate or its file
-    against: Any = None  # an earlier audit, for rules with an allowance
+    against: Any = None  # an earlier audit, or those of several retrained models, for rules with an allowance
     min_confidence: float = CONFIDENT
     by: Any = ()  # columns to cut predictions by, in the report
     show_values: bool = False  # of the most fragile cases, in the report
@@ -75,8 +75,9 @@ class EvaluatorSettings:
         check_name(settings.name)
         for name, kind in (("rules", Gate), ("against", Audit)):
             value = getattr(settings, name)
-            if value is not None and not isinstance(value, (kind, str, os.PathLike)):
-                raise DataError(f"{name!r} must be a path or of type {kind.__name__}, got {type(value).__name__}")
+            for one in value if name == "against" and isinstance(value, (list, tuple)) else [value]:
+                if one is not None and not isinstance(one, (kind, str, os.PathLike)):
+                    raise DataError(f"{name!r} must be a path or of type {kind.__name__}, got {type(one).__name__}")
         if not is_number(settings.min_confidence) or not 0.0 <= settings.min_confidence <= 1.0:
             raise DataError(f"'min_confidence' must lie within 0 and 1, got {settings.min_confidence!r:.80}")
         if (settings.protocol is None) == (settings.train is None):
