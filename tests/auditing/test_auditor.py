@@ -281,6 +281,13 @@ def test_rows_that_do_not_fit_are_refused_in_a_sentence(change: Any, message: st
         auditor.certify(change(records_of(case.X_test[:1])[0]))
 
 
+@pytest.mark.parametrize("family", ["lightgbm", "catboost"])  # with categorical columns, and with plain ones
+def test_lone_surrogates_are_refused_in_every_column(family: str) -> None:
+    case, _, auditor = ready(family, "raw")
+    with pytest.raises(DataError, match=r"a text holds the lone surrogate '\\ud800', which no file can hold"):
+        auditor.certify(records_of(case.X_test[:1])[0] | {"purpose": "\ud800"})
+
+
 def test_ids_are_checked() -> None:
     case, _, auditor = ready("lightgbm")
     with pytest.raises(DataError, match="one id per row is needed: 2 rows, 1 ids"):

@@ -42,11 +42,11 @@ def read_records(
             raise DataError(f"row {place} must be a mapping from fields to values, got {type(row).__name__}")
         if row.keys() != known:
             _refuse_keys(row, names, f"row {place}" if len(rows) > 1 else "the row")
-    columns = {
-        field.name: _make_column([row[field.name] for row in rows], field, listed.get(field.name, ()))
-        for field in fields
-    }
     try:
+        columns = {
+            field.name: _make_column([row[field.name] for row in rows], field, listed.get(field.name, ()))
+            for field in fields
+        }
         frame = pd.DataFrame(columns)
     except UnicodeEncodeError as error:
         raise refuse_surrogate(error) from error
