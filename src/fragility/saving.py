@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -51,6 +51,18 @@ def save_report(path: str | os.PathLike[str], document: Callable[[], Any], table
         write_json(path, document())
     else:
         write_table(path, table())
+
+
+def save_form(
+    path: str | os.PathLike[str], document: Callable[[], Any], forms: Mapping[str, Callable[[], str]]
+) -> Path:
+    """Write a result as its name says: everything (.json), or one of its forms in text, by their suffixes."""
+    suffix = checked_suffix(path, (".json", *forms))
+    if suffix == ".json":
+        write_json(path, document())
+    else:
+        write_text(path, forms[suffix]().rstrip("\n") + "\n")
+    return Path(path)
 
 
 def checked_suffix(path: str | os.PathLike[str], allowed: Sequence[str]) -> str:

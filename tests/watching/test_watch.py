@@ -482,6 +482,6 @@ def test_the_result_is_plain_data(broken_log, tmp_path):
         assert found.save(tmp_path / name) == tmp_path / name
     assert json.loads((tmp_path / "watch.json").read_text()) == json.loads(found.to_json()) == found.to_dict()
     assert (tmp_path / "watch.txt").read_text() == found.to_text() + "\n"
-    with pytest.raises(fg.DataError, match=r"must end in .html or .json or .prom or .txt"):
+    with pytest.raises(fg.DataError, match=r"must end in .json or .html or .prom or .txt"):
         found.save(tmp_path / "watch.pdf")
     assert math.isclose(found.to_dict()["settings"]["alpha"], 0.05)

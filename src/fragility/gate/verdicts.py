@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 from xml.etree import ElementTree
 
-from fragility.files import write_text
-from fragility.saving import checked_suffix, without_nan, write_json
+from fragility.saving import save_form, without_nan
 from fragility.text import escape_controls, replace_controls
 
 Outcome: TypeAlias = Literal["pass", "fail", "inconclusive"]
-SUFFIXES = (".json", ".xml", ".md", ".txt")
 SIGNS = {"pass": "✅", "fail": "❌", "inconclusive": "❔"}
 
 
@@ -218,13 +216,7 @@ class GateResult:
         Path
             The file written.
         """
-        suffix = checked_suffix(path, SUFFIXES)
-        if suffix == ".json":
-            write_json(path, self.to_dict())
-        else:
-            written = {".xml": self.to_junit, ".md": self.to_markdown, ".txt": self.to_text}
-            write_text(path, written[suffix]().rstrip("\n") + "\n")
-        return Path(path)
+        return save_form(path, self.to_dict, {".xml": self.to_junit, ".md": self.to_markdown, ".txt": self.to_text})
 
 
 def _cell(text: str) -> str:

@@ -9,15 +9,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fragility.files import write_text
-from fragility.saving import checked_suffix, without_nan, write_json
+from fragility.saving import save_form, without_nan
 from fragility.text import escape_controls
 from fragility.watching.findings import WatchFindings
 from fragility.watching.page import render_page
 from fragility.watching.prometheus import render_prometheus
 from fragility.wording import write_count
-
-SUFFIXES = (".html", ".json", ".prom", ".txt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,13 +132,8 @@ class WatchResult(WatchFindings):
         Path
             The file written.
         """
-        suffix = checked_suffix(path, SUFFIXES)
-        if suffix == ".json":
-            write_json(path, self.to_dict())
-        else:
-            written = {".html": self.to_html, ".prom": self.to_prometheus, ".txt": self.to_text}
-            write_text(path, written[suffix]().rstrip("\n") + "\n")
-        return Path(path)
+        forms = {".html": self.to_html, ".prom": self.to_prometheus, ".txt": self.to_text}
+        return save_form(path, self.to_dict, forms)
 
 
 def _plain(value: Any) -> Any:
