@@ -238,6 +238,8 @@ def test_rows_in_another_zone_are_the_same_instants() -> None:
         (None, lambda d: d.dt.strftime("%d.%m.%Y"), r"'opened' held dates in the training data, now it holds text"),
         (None, lambda d: d.dt.year, r"'opened' held dates in the training data, now it holds whole numbers"),
         ("Europe/Berlin", lambda d: d.dt.strftime("%Y-%m-%d"), r"'opened' held dates .* now it holds text"),
+        (None, lambda d: d.dt.strftime("%Y-%m-%d").mask(d.index == 3, "now"), r"'opened' held dates .* it holds text"),
+        (None, lambda d: d.dt.strftime("%Y-%m-%d").mask(d.index == 3, ""), r"'opened' held dates .* it holds text"),
     ],
 )  # fmt: skip
 def test_dates_that_are_not_those_of_training_are_refused(zone: str | None, change: Any, message: str) -> None:

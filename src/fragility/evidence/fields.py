@@ -267,6 +267,7 @@ def _describe_mismatch(field: Field, came: str, column: pd.Series) -> str:
 
 DTYPE = re.compile(r"datetime64\[(s|ms|us|ns)(, [^\[\]]+)?\]")
 OFFSET = re.compile(r".*(Z|[+-]\d\d:?\d\d)")
+YEAR = re.compile(r"\d{4}", re.ASCII)  # pandas also reads "now", another date when it is verified, and "" as missing
 
 
 def is_date_dtype(text: Any) -> bool:
@@ -345,6 +346,8 @@ def _timestamps(column: pd.Series, dtype: str | None) -> pd.Series | None:
     if pd.api.types.is_datetime64_any_dtype(column.dtype) and isinstance(column.dtype, (np.dtype, pd.DatetimeTZDtype)):
         return column
     with_zone, texts = dtype is not None and "," in dtype, _holds_texts(column)
+    if texts and not all(YEAR.match(text) for text in column.dropna()):
+        return None
     if texts and with_zone != all(OFFSET.fullmatch(text) for text in column.dropna()):
         return None
     try:
