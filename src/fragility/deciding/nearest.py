@@ -110,7 +110,11 @@ def make_neighbours(
             )
         )
     if training is not None and not conditional:
-        raise DataError("training rows are given, but are read for conditional=True alone; give it, or leave them out")
+        raise DataError(
+            "training rows are given, but are read for ",
+            Advice("conditional=True", "--conditional"),
+            " alone; give it, or leave them out",
+        )
     return Neighbours(read(training, None), protocol) if conditional else None
 
 
