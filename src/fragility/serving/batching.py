@@ -160,7 +160,8 @@ class Batcher:
                 return [Outcome(jobs, self._blame(first, error))]
             half = len(jobs) // 2
             return [*self._answer(jobs[:half]), *self._answer(jobs[half:])]
-        return [Outcome(jobs, answers, None if entry is None else self._begin_writing(entry))]
+        written = None if entry is None else self._begin_writing(entry, alone=len(jobs) == 1 and not self._queued)
+        return [Outcome(jobs, answers, written)]
 
     def _try(self, job: Job, rows: Sequence[AskedRow]) -> tuple[Answers, LogEntry | None]:
         """Return the answers to rows that are asked as those of a job, and what the log keeps of them."""
@@ -192,14 +193,17 @@ class Batcher:
             return error
         return None
 
-    def _begin_writing(self, entry: LogEntry) -> Future[None]:
-        """Write an entry to the journal, in the other thread if rows wait for this one; return the future of that."""
+    def _begin_writing(self, entry: LogEntry, alone: bool) -> Future[None]:
+        """Write an entry to the journal; return the future of that.
+
+        The other thread writes, so that the next rows are answered meanwhile; a row that came alone is spared the way.
+        """
         written: Future[None] = Future()
         self._unwritten.append((entry, written))
-        if self._queued:
-            self._writer.submit(self._write)
-        else:
+        if alone:
             self._write()
+        else:
+            self._writer.submit(self._write)
         return written
 
     def _write(self) -> None:
