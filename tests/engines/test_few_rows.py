@@ -10,12 +10,14 @@ from pipelines import fitted, split
 from tree_models import MODELS
 
 import fragility as fg
+from fragility.engines.kernels.walks import walk_alike as scoring_kernel
 from fragility.engines.trees import engine as trees
 from fragility.engines.trees import scoring
 from fragility.evidence import RowStates
 from fragility.protocol import bind
 
 SMALL = ["lightgbm", "xgboost", "hist gradient boosting", "random forest depth 5", "catboost", "random forest"]
+DEEP = ["random forest", "extra trees", "lightgbm 400 leaves"]  # trees of more than 256 leaves
 SIZES = (1, 2, scoring.FEW_ROWS, scoring.FEW_ROWS + 1)
 
 
@@ -59,3 +61,29 @@ def test_answers_do_not_depend_on_how_many_are_asked_for(bound):
             for asked in (groups, groups[:1]):
                 few = of_values(x[:size], y, rows.column_group, asked)
                 np.testing.assert_array_equal(few, told[: len(asked), :size])
+
+
+@pytest.mark.parametrize("name", DEEP)
+@pytest.mark.parametrize("classes", [2, 4])
+def test_copies_of_a_row_walk_together_and_get_the_same_bits(name, classes, monkeypatch):
+    """The kernel of rows that are alike is used for copies alone, and no sum depends on it."""
+    rng = np.random.default_rng(classes)
+    X = rng.normal(size=(3000, 9)).round(2)
+    X[rng.random(X.shape) < 0.05] = np.nan
+    noisy = np.nan_to_num(X[:, 0] + X[:, 1] * X[:, 2]) + rng.normal(size=len(X))
+    model = MODELS[name]().fit(X, np.digitize(noisy, np.quantile(noisy, np.arange(1, classes) / classes)))
+    rows = bind(model, X[:200], fg.Protocol.fit(model, X))
+    predict, used = trees.predictor(rows), []
+    monkeypatch.setattr(scoring, "walk_alike", lambda *given: used.append(given) or scoring_kernel(*given))
+    copies = np.repeat(X[:3], 70, axis=0)
+    copies[np.arange(210), rng.integers(0, 9, 210)] = X[rng.integers(0, 3000, 210), rng.integers(0, 9, 210)]
+    together = predict(copies)
+    assert used
+    monkeypatch.setattr(scoring, "MOST_UNLIKE", -1.0)
+    used.clear()
+    np.testing.assert_array_equal(together, predict(copies))
+    assert not used
+    np.testing.assert_allclose(together, model.predict_proba(copies), atol=1e-6)
+    monkeypatch.undo()
+    monkeypatch.setattr(scoring, "walk_alike", lambda *given: pytest.fail("these rows have nothing in common"))
+    predict(X[:200])

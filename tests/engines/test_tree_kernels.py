@@ -14,6 +14,7 @@ pytest.importorskip("numba")
 from fragility.engines.kernels.compiling import run_on_all_threads
 from fragility.engines.kernels.decisions import baseline_ways
 from fragility.engines.kernels.preparing import build_networks, preorder
+from fragility.engines.kernels.walks import walk_alike
 from fragility.engines.trees import forest as encoding
 from fragility.engines.trees.forest import Convention, TreeNodes, assemble
 from fragility.engines.trees.scoring import (
@@ -21,6 +22,7 @@ from fragility.engines.trees.scoring import (
     States,
     make_row_scorer,
     mark_tree_groups,
+    pack_nodes,
     score_by_planes,
     score_by_walks,
 )
@@ -188,6 +190,21 @@ def test_plain_rows(problem):
     np.testing.assert_array_equal(
         got, naive_scores(problem["nodes"], problem["sets"], problem["forest"].base, problem["X"])
     )
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems(), st.integers(0, 2**32 - 1), st.sampled_from([0.0, 0.1, 0.5]))
+def test_rows_that_are_alike_equal_rows_that_walk_alone(problem, seed, changed):
+    """Copies of one row, a share of whose cells were changed, and rows that have nothing in common."""
+    rng, forest = np.random.default_rng(seed), problem["forest"]
+    copies = np.repeat(problem["X"][:1], 150, axis=0)
+    copies = np.where(rng.random(copies.shape) < changed, rng.choice(VALUES, copies.shape), copies)
+    plan = plan_of(problem, True)
+    for X in (copies, problem["X"], problem["X"][:1]):
+        got = np.full((len(forest.base), len(X)), np.nan)
+        run_on_all_threads(len(X), 64, lambda span: walk_alike(forest, plan, pack_nodes(forest, plan), X, span, got))  # noqa: B023
+        handed = rounded(X, problem["rounding"])
+        np.testing.assert_array_equal(got.T, naive_scores(problem["nodes"], problem["sets"], forest.base, handed))
 
 
 # --- what the kernels rely on ---------------------------------------------------------------------------------

@@ -407,3 +407,92 @@ def _visit_tree(
                 value = leaf_value[-1 - word, part]
                 for line in range(lines):
                     add_where(sums, first + part * LINES + line, states >> np.uint64(LANES * line), value)
+
+
+# --- rows that are alike ------------------------------------------------------------------------------------
+#
+# Copies of one row differ in few cells. Up to 64 rows that follow each other walk as one set: at a test, the rows whose
+# cell is that of the first one go its way, and only the others are asked one by one.
+
+
+@entry
+def walk_alike(forest: Any, plan: Any, packed: Any, matrix: Any, span: Any, scores: Any) -> None:
+    """Fill ``scores`` (outputs, n) with the raw sums of the rows span[0]..span[1] of ``matrix`` (n, d)."""
+    tree_start, tree_output = forest.tree_start, forest.tree_output
+    compared = np.empty((MOST_STATES, matrix.shape[1]), dtype=packed.compared.dtype)
+    differs = np.empty(matrix.shape[1], dtype=np.uint64)
+    sums = np.empty((len(scores) * LINES, LANES), dtype=forest.leaf_value.dtype)
+    waiting = (np.empty(MOST_STATES + 1, dtype=np.uint64), np.empty(MOST_STATES + 1, dtype=np.uint64))
+    for start in range(span[0], span[1], MOST_STATES):
+        size = min(MOST_STATES, span[1] - start)
+        for column in range(matrix.shape[1]):
+            differs[column] = NONE
+            for row in range(size):
+                v = prepare_cell(matrix[start + row, column], plan.rounding[column], plan.zero_missing)
+                compared[row, column] = v
+                first = compared[0, column]
+                if compared[row, column] != first and not (v != v and first != first):
+                    differs[column] |= ONE << np.uint64(row)
+        for line in range(len(sums)):
+            sums[line] = forest.base[line // LINES]
+        for tree in range(len(tree_output)):
+            at = (tree_start[tree], tree_output[tree])
+            _walk_tree_alike(forest, packed, at, (compared, differs, size), waiting, sums)
+        for output in range(len(scores)):
+            for row in range(size):
+                scores[output, start + row] = sums[output * LINES + row // LANES, row % LANES]
+
+
+@helper
+def _walk_tree_alike(forest: Any, packed: Any, at: Any, rows: Any, waiting: Any, sums: Any) -> None:
+    """Add one tree's leaves to ``sums``: (outputs LINES, LANES), LANES rows side by side.
+
+    at: (root, first output). rows: (cells as compared, rows that differ from the first by column, how many rows).
+    """
+    root, output = at
+    compared, differs, size = rows
+    nodes, column_bits = packed.nodes, packed.column_bits
+    waiting_place, waiting_rows = waiting
+    leaf_value, set_start, set_words = forest.leaf_value, forest.set_start, forest.set_words
+    lines = (size + LANES - 1) // LANES
+    waiting_place[0], waiting_rows[0] = root, ALL >> np.uint64(MOST_STATES - size)
+    depth = 1
+    while depth > 0:
+        depth -= 1
+        place, walking = waiting_place[depth], waiting_rows[depth]
+        word = np.int64(nodes[place].word)
+        while word >= 0:
+            column, threshold = _column(word, column_bits), nodes[place].threshold
+            asked = walking & differs[column]
+            right = NONE
+            if walking != asked and _row_right(compared[0, column], threshold, word, set_start, set_words):
+                right = walking & ~asked
+            while asked:
+                row = lowest_bit(asked)
+                if _row_right(compared[row, column], threshold, word, set_start, set_words):
+                    right |= ONE << row
+                asked &= asked - ONE
+            if right and right != walking:
+                waiting_place[depth] = place + _steps_to_right(word, column_bits)
+                waiting_rows[depth] = right
+                depth += 1
+                walking &= ~right
+                right = NONE
+            place += _steps_to_right(word, column_bits) if right else ONE
+            word = np.int64(nodes[place].word)
+        for part in range(leaf_value.shape[1]):
+            for line in range(lines):
+                add_where(
+                    sums,
+                    (output + part) * LINES + line,
+                    walking >> np.uint64(LANES * line),
+                    leaf_value[-1 - word, part],
+                )
+
+
+@inlined
+def _row_right(v: float, threshold: float, word: int, set_start: Any, set_words: Any) -> bool:
+    """Return whether a row goes right at a test of any kind."""
+    if _is_numeric(word):
+        return _cell_right(v, threshold, word)
+    return goes_right(np.float64(v), np.float64(threshold), word & FLAGS, set_start, set_words)

@@ -21,7 +21,7 @@ from fragility.engines.kernels.decisions import BLOCK, WORDS, baseline_ways
 from fragility.engines.kernels.observing import observe_path_and_grid, observe_removals
 from fragility.engines.kernels.planes import score_row_states, score_states
 from fragility.engines.kernels.preparing import COLUMN_SHIFT, MAX_LEAVES, build_networks, fill_nodes, groups_asked
-from fragility.engines.kernels.walks import WALK_BLOCK, walk_row_states, walk_states
+from fragility.engines.kernels.walks import WALK_BLOCK, walk_alike, walk_row_states, walk_states
 from fragility.engines.trace import StatesAsked, Trace
 from fragility.engines.trees.forest import KIND, NARROW, NUMERIC, SIGMOID, SOFTMAX, Flags, Forest, find_starts
 from fragility.engines.trees.recoding import Ensemble, Recoding, make_recoding
@@ -35,6 +35,7 @@ logger = logging.getLogger(__name__)
 DECISION_BYTES = 64 * MEBIBYTE  # a block's decision bits stay below this, else trees are walked
 CACHE_LINE = 64  # bytes
 WALK_STATES = 64  # states in one walk: bits of a word
+MOST_UNLIKE = 0.4  # of the tests: rows whose cells differ at more of them walk one by one
 LISTS_KEPT = 4  # of states whose levels are sorted once
 FEW_ROWS = 64  # up to so many rows walk through small trees as well: bit planes cost as much for one row as for 512
 MONOTONE_BELOW = 0.999  # severities; only within rounding of 1 can x + s (b - x) pass the baseline itself
@@ -183,8 +184,8 @@ def score_by_planes(forest: Forest, plan: Plan, share: Share) -> Score:
     return score
 
 
-def score_by_walks(forest: Forest, plan: Plan, share: Share) -> Score:
-    packed = pack_nodes(forest, plan)
+def score_by_walks(forest: Forest, plan: Plan, share: Share, packed: PackedNodes | None = None) -> Score:
+    packed = packed or pack_nodes(forest, plan)
     sorted_before: dict[int, tuple[States, list[Levels]]] = {}  # by id: an audit asks about the same few lists
 
     def levels_of(states: States) -> list[Levels]:
@@ -224,15 +225,37 @@ def compute_probabilities(forest: Forest, sums: npt.NDArray[Any]) -> Floats:
 
 
 def make_row_scorer(forest: Forest, rounding: Flags, sparse: bool = False) -> Callable[[Floats], npt.NDArray[Any]]:
-    """Return the function rows (m, d) -> raw sums (outputs, m), without states; ``sparse``: as a sparse matrix."""
-    score = make_scorer(forest, make_plain_plan(forest, rounding, sparse), run_on_all_threads)
-    originals = list_originals(1)
+    """Return the function rows (m, d) -> raw sums (outputs, m), without states; ``sparse``: as a sparse matrix.
+
+    Through deep trees, rows that are alike, such as copies of one row, walk together.
+    """
+    plan, originals = make_plain_plan(forest, rounding, sparse), list_originals(1)
+    deep = not fits_planes(forest)
+    packed = pack_nodes(forest, plan) if deep else None
+    score = (
+        score_by_walks(forest, plan, run_on_all_threads, packed)
+        if deep
+        else make_scorer(forest, plan, run_on_all_threads)
+    )
+    tested = np.bincount(forest.test_column[forest.node_test[forest.node_test >= 0]], minlength=len(plan.baseline))
 
     def sum_leaves(matrix: Floats) -> npt.NDArray[Any]:
         rows = np.ascontiguousarray(matrix, dtype=np.float64)
-        return np.asarray(score(rows, np.zeros((len(rows), 1), dtype=np.int64), originals)[0])
+        if not deep or not _are_alike(rows, tested):
+            return np.asarray(score(rows, np.zeros((len(rows), 1), dtype=np.int64), originals)[0])
+        sums = np.empty((len(forest.base), len(rows)), dtype=forest.leaf_value.dtype)
+        run_on_all_threads(len(rows), WALK_STATES, lambda span: walk_alike(forest, plan, packed, rows, span, sums))
+        return sums
 
     return sum_leaves
+
+
+def _are_alike(rows: Floats, tested: Integers) -> bool:
+    """Return whether most tests see the same cell in a row and in the one before it; tested: (d,) tests of a column."""
+    if len(rows) < 2:
+        return False
+    other = (rows[1:] != rows[:-1]).mean(axis=0)
+    return float(tested @ other) <= MOST_UNLIKE * float(tested.sum())
 
 
 # --- the trace of an audit ----------------------------------------------------------------------------------
