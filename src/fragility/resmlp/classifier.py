@@ -243,7 +243,8 @@ class ResMLPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         array of shape (n,)
             Class labels.
         """
-        return np.asarray(self.classes_[self.decision_logits(X).argmax(axis=1)])
+        leading = self.decision_logits(X).argmax(axis=1)  # before classes_, which an unfitted model does not have
+        return np.asarray(self.classes_[leading])
 
     def fingerprint(self) -> str:
         """Return ``sha256:...`` over weights, shape and classes: all that decides the predictions.
