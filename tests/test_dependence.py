@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipelines import fitted
+from sklearn.linear_model import LogisticRegression
 
 import fragility as fg
 from fragility.auditing import baselines as _dependence
@@ -326,3 +327,16 @@ def test_figures_without_their_table_are_not_saved(certs, tmp_path):
     bare = fg.Certificates(certs.table, certs.protocol, certs.manifest)
     with pytest.raises(CertificateError, match="their comparison is not here"):
         bare.save(tmp_path / "a")
+
+
+def test_a_folder_holds_the_comparison_of_as_many_rows_as_can_be_compared(load_data, tmp_path):
+    """The table of baselines has no digests: its 500 rows take fewer bytes than 500 digests do."""
+    X, y = load_data("bank_marketing", "y")
+    X, y = X.select_dtypes("number")[:3000], y[:3000]
+    model = LogisticRegression(max_iter=300).fit(X, y)
+    audit = fg.audit(model, X, fg.Protocol.fit(model, X), lattice=False)
+    audit = audit.with_baselines(fg.compare_baselines(model, X, audit.protocol, certificates=audit))
+    assert len(audit.baselines) == dependence.COMPARED_ROWS and len(audit.baselines.baselines) == 3
+    stored = fg.open_audit(audit.save(tmp_path / "audit"))
+    assert stored.baselines.table.equals(audit.baselines.table)
+    assert fg.verify(stored, model, X, sample=20)

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from fragility.canonical import digest_bytes
 from fragility.certificates.blocks import BlockDeclaration
-from fragility.certificates.dependence import BaselineComparison, check_comparison_table
+from fragility.certificates.dependence import COMPARED_ROWS, BaselineComparison, check_comparison_table
 from fragility.certificates.lattice import LatticeDeclaration
 from fragility.certificates.manifest import Manifest, digest_in_name, named_files, parse_manifest
 from fragility.certificates.parts import beside_name, decode_part, encode_part, part_name, short_digest
@@ -229,10 +229,20 @@ def read_folder(folder: Path) -> LoadedFolder:
 
 
 def read_table(
-    folder: Path, manifest: Manifest, name: str, protocol: Protocol, columns: Sequence[str] | None = None
+    folder: Path,
+    manifest: Manifest,
+    name: str,
+    protocol: Protocol,
+    columns: Sequence[str] | None = None,
+    *,
+    most_rows: int | None = None,
 ) -> pa.Table:
-    """Return the table in a data file, or some of its columns; refuse another file than the manifest names."""
-    return decode_part(_read_content(folder, manifest, name), str(folder / name), protocol, columns)
+    """Return the table in a data file, or some of its columns; refuse another file than the manifest names.
+
+    most_rows: as in ``decode_part``.
+    """
+    data = _read_content(folder, manifest, name)
+    return decode_part(data, str(folder / name), protocol, columns, most_rows=most_rows)
 
 
 class BlockReader:
@@ -295,7 +305,7 @@ def read_comparison(folder: Path, manifest: Manifest, protocol: Protocol) -> Bas
     """Return the comparison of baselines of an audit; None where there is none."""
     if manifest.baselines is None:
         return None
-    table = read_table(folder, manifest, manifest.files_of("baselines")[0], protocol)
+    table = read_table(folder, manifest, manifest.files_of("baselines")[0], protocol, most_rows=COMPARED_ROWS)
     baselines = (protocol.baseline, *protocol.alternatives)
     check_comparison_table(table, baselines, protocol.depth)
     return BaselineComparison(table, baselines, protocol.depth)

@@ -53,20 +53,43 @@ def encode_part(table: pa.Table) -> bytes:
     return bytes(sink.getvalue())
 
 
-def decode_part(data: bytes, name: str, protocol: Protocol, columns: Sequence[str] | None = None) -> pa.Table:
-    """Return the table of a part, or some of its columns; refuse one that declares more than a file of its size holds.
+def decode_part(
+    data: bytes,
+    name: str,
+    protocol: Protocol,
+    columns: Sequence[str] | None = None,
+    *,
+    most_rows: int | None = None,
+) -> pa.Table:
+    """Return the table of a part, or some of its columns; refuse one that declares more than it can hold.
 
-    Compressed data can stand for any amount of memory. But a row's digest cannot be compressed below its 32 bytes, so
-    the size of the file bounds the rows, and the protocol bounds the values of a row.
+    most_rows: of a file whose kind bounds its rows. By default each row has a digest, which cannot be compressed below
+    its 32 bytes, so the size of the file bounds the rows. The protocol bounds the values of a row.
     """
-    most_rows = len(data) // DIGEST_BYTES
     width = max(protocol.depth + 1, len(protocol.severities), len(protocol.columns), len(protocol.fields))
+    bound = len(data) // DIGEST_BYTES if most_rows is None else most_rows
+    table = decode_table(data, name, columns, most_rows=bound, most_values=width)
+    lacking = [column for column in columns or () if column not in table.column_names]
+    if lacking:
+        raise CertificateError(f"{name} lacks the column {lacking[0]!r}")
+    return table if columns is None else table.select(list(columns))
+
+
+def decode_table(
+    data: bytes, name: str, columns: Sequence[str] | None = None, *, most_rows: int, most_values: int = 1
+) -> pa.Table:
+    """Return the table in the bytes of a Parquet file of unknown origin, or some of its columns, in the file's order.
+
+    Compressed data can stand for any amount of memory, so a file is refused, before it is decompressed, that declares
+    more rows than ``most_rows``, more values of a column than ``most_values`` per row, or a column that inflates beyond
+    what the size of the file allows.
+    """
     try:
         rows, chunks = read_footer(data)
         if rows > most_rows:
-            raise ValueError(f"it declares {rows} rows, and a file of its size holds {most_rows} at most")
+            raise ValueError(f"it declares {rows} rows, and such a file holds {most_rows} at most")
         for values, inflated in chunks:
-            if values > most_rows * width or inflated > len(data) * MOST_INFLATED:
+            if values > most_rows * most_values or inflated > len(data) * MOST_INFLATED:
                 raise ValueError(f"a column declares {values} values, {inflated} bytes, which it cannot hold")
         table = read_columns(data, columns)
         table.validate(full=True)  # also that text is text
@@ -74,10 +97,7 @@ def decode_part(data: bytes, name: str, protocol: Protocol, columns: Sequence[st
             raise ValueError(f"it declares {rows} rows and holds {len(table)}")
     except (OSError, ValueError, MemoryError, pa.ArrowException) as error:
         raise CertificateError(f"cannot read {name}: {first_line(error)}") from error
-    lacking = [column for column in columns or () if column not in table.column_names]
-    if lacking:
-        raise CertificateError(f"{name} lacks the column {lacking[0]!r}")
-    return table if columns is None else table.select(list(columns))
+    return table
 
 
 def read_columns(data: bytes, columns: Sequence[str] | None) -> pa.Table:
