@@ -66,6 +66,29 @@ def test_names_that_were_counted_are_no_names():
     assert given_names(["age", "f1"]) == ("age", "f1")
 
 
+@pytest.mark.parametrize("prefix", ["f", "x", "Column_", ""])
+def test_counted_names_are_matched_by_name_where_both_know_them(prefix):
+    table, label = fg.load_credit_g()
+    table = table.select_dtypes("number")[:400]
+    table = table.set_axis([f"{prefix}{i}" for i in range(table.shape[1])], axis=1)
+    turned = table[table.columns[::-1]]
+    straight, reversed_ = (LogisticRegression(max_iter=2000, C=1e-3).fit(part, label[:400]) for part in (table, turned))
+    inner = LogisticRegression(max_iter=2000, C=1e-3).fit(table, label[:400])
+    reversed_.coef_, reversed_.intercept_ = inner.coef_[:, ::-1].copy(), inner.intercept_.copy()  # the same function
+    for rows in (table[:30], turned[:30], table[:30].to_numpy()):
+        found = fg.compare_models(straight, reversed_, rows)
+        assert found and (found.a.columns, found.b.columns) == ("name", "name")
+    bare = LogisticRegression(max_iter=2000, C=1e-3).fit(table.to_numpy(), label[:400])
+    shuffled = table[:30].sample(frac=1, axis=1, random_state=0)  # a file in another order
+    assert fg.compare_models(straight, bare, shuffled) and fg.compare_models(bare, straight, shuffled)
+
+
+def test_counted_names_that_the_rows_lack_are_matched_by_order(rows, labels, named):
+    counted = LogisticRegression().fit(rows.set_axis(["f0", "f1", "f2"], axis=1), labels)
+    found = fg.compare_models(counted, named, rows[["age", "income", "debt ratio"]][:20])
+    assert found and (found.a.columns, found.b.columns) == ("order", "name")
+
+
 def test_classes_are_matched_by_label_or_by_order(rows, named):
     turned = fg.Model.wrap(lambda table: named.predict_proba(table)[:, ::-1], classes=["good", "bad"])
     found = fg.compare_models(named, turned, rows[:10])

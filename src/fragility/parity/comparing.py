@@ -68,8 +68,9 @@ def compare_models(
         The artefact that is to answer as it does: a converted file, a file of a booster, a function that asks a
         service.
     X : array or table of shape (n, d)
-        The raw rows that both take. Columns are matched by name if both models have names, and else by order; classes
-        by label if both have the same, and else by order.
+        The raw rows that both take. A model's columns are matched by name if the rows have columns of those names,
+        and else by order if it has none or a library counted them; classes by label if both have the same, and else by
+        order.
     protocol : Protocol, optional
         Declares the groups, the baseline, the severities and the failure modes. By default one is fitted on ``X``.
     tolerance : float, default=1e-5

@@ -1,8 +1,8 @@
 """Two models on one table: whose column is whose, which class is which, and how each of them is asked.
 
-Columns are matched by name if both models have names of their own, and else by order. Classes are matched by label if
-both models have the same labels, and else by order: a booster's 0 and 1 stand for the labels of the pipeline that it
-was taken from.
+A model's columns are matched by name if the rows have columns of those names, and else by order if a library made the
+names up by counting or the model has none. Classes are matched by label if both models have the same labels, and else
+by order: a booster's 0 and 1 stand for the labels of the pipeline that it was taken from.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pandas as pd
 from fragility.arrays import Floats, Integers
 from fragility.errors import DataError, ModelError, name_error
 from fragility.evidence.binding import CONFIRM_ROWS, confirm_answers
-from fragility.evidence.rows import Rows, list_names, read_rows
+from fragility.evidence.rows import Rows, column_names, list_names, read_rows
 from fragility.models import Decision, Model
 from fragility.models.adapter import predict_labels
 from fragility.models.decision import ClassLabel
@@ -118,16 +118,17 @@ def pair_models(
     decision: the rule that a protocol declares, for models that have none of their own.
     """
     models = (model_a, model_b)
-    own = [given_names(model.columns) for model in models]
-    known = next((columns for columns in own if columns is not None), None)
+    known = _choose_names(model_a.columns, model_b.columns, column_names(X))
     widths = [model.n_columns for model in models if model.n_columns is not None]
-    rows = read_rows(X, _name_as_table(known, X), widths[0] if widths else None, ids)
+    rows = read_rows(X, known, widths[0] if widths else None, ids)
     if isinstance(rows.native, np.ndarray) and known is not None:
         rows = replace(rows, native=rows.frame)  # a model with names is handed them
     order = _match_classes(model_a, model_b, names)
-    confirmed = []
-    for model, columns, name, class_order in zip(models, own, names, order, strict=True):
-        places = _match_columns(model, columns, rows.names, name)
+    confirmed, by_name = [], []
+    for model, name, class_order in zip(models, names, order, strict=True):
+        found = _find_columns(model.columns, rows.names)
+        places = _place_columns(model, rows.names, name) if found is None else found
+        by_name.append(found is not None)
         bare = model.columns is None and model.n_columns is not None
         rule = model.decision or decision
         offset = None if rule is None else _offset(rule, model, model_a)[class_order if model.decision else slice(None)]
@@ -136,7 +137,7 @@ def pair_models(
         asked = confirm_answers(model, lambda a=artefact, s=sample: a.hand_over(s), raw=True)  # type: ignore[misc]
         confirmed.append(Artefact(name, asked, places, model.columns, bare, class_order, offset))
     a, b = confirmed
-    sides = tuple(each.describe(columns is not None) for each, columns in zip(confirmed, own, strict=True))
+    sides = tuple(each.describe(named) for each, named in zip(confirmed, by_name, strict=True))
     return Pair(a, b, rows, (sides[0], sides[1]))
 
 
@@ -163,32 +164,50 @@ def _simplify(name: str) -> str:
     return re.sub(r"\W", "_", name)
 
 
-def _name_as_table(known: Sequence[str] | None, X: Any) -> Sequence[str] | None:
-    """Return a model's columns under the names that they have in a table, where a library rewrote those."""
-    table = [str(name) for name in getattr(X, "column_names", getattr(X, "columns", ()))]
-    by_simple = {_simplify(name): name for name in table}
-    if known is None or len(by_simple) < len(table) or not {_simplify(name) for name in known} <= set(by_simple):
-        return known
-    return [by_simple[_simplify(name)] for name in known]
+def _choose_names(a: tuple[str, ...] | None, b: tuple[str, ...] | None, table: Sequence[str]) -> tuple[str, ...] | None:
+    """Return the names of the rows' columns in the order of a model, or None to leave the rows as they are.
+
+    Names that somebody gave come first, so that rows with other columns are refused. Counted names say which column is
+    whose only if the table, or the other model, has the same ones.
+    """
+    given = [names for names in (given_names(a), given_names(b)) if names is not None]
+    if a is not None and b is not None and set(a) == set(b):
+        given = [a] if a != b else given[:1]
+    if given:
+        places = _find_columns(given[0], table)
+        return given[0] if places is None else tuple(table[place] for place in places)
+    for names in (a, b):
+        places = _find_columns(names, table)
+        if places is not None:
+            return tuple(table[place] for place in places)
+    return None
 
 
-def _match_columns(model: Model, own: tuple[str, ...] | None, table: tuple[str, ...], name: str) -> tuple[int, ...]:
-    """Return the place in the table of each of a model's columns."""
-    count = len(table) if model.n_columns is None else model.n_columns
-    if own is None:
-        if count != len(table):
-            raise DataError(f"{name} takes {count} columns, and the rows have {len(table)}; give it the same columns")
-        return tuple(range(len(table)))
+def _find_columns(names: Sequence[str] | None, table: Sequence[str]) -> tuple[int, ...] | None:
+    """Return the place in the table of each name, as it is or as a library rewrites it; None if they are others."""
+    if names is None or len(names) != len(table):
+        return None
     for simplify in (str, _simplify):
         place = {simplify(each): i for i, each in enumerate(table)}
-        wanted = [simplify(each) for each in own]
-        if len(place) == len(table) and set(wanted) == set(place) and len(wanted) == len(table):
+        wanted = [simplify(each) for each in names]
+        if len(place) == len(table) and set(wanted) == set(place):
             return tuple(place[each] for each in wanted)
-    unknown = [each for each in own if each not in table] or [each for each in table if each not in own]
-    raise DataError(
-        f"{name} has the columns {list_names(own)}, the rows {list_names(table)}: they differ in {unknown[0]!r}; "
-        "give two models of the same columns, or wrap one in a function that renames them"
-    )
+    return None
+
+
+def _place_columns(model: Model, table: Sequence[str], name: str) -> tuple[int, ...]:
+    """Return the columns of the table in order, for a model whose names, if any, are not the table's."""
+    own = given_names(model.columns)
+    if own is not None:
+        unknown = [each for each in own if each not in table] or [each for each in table if each not in own]
+        raise DataError(
+            f"{name} has the columns {list_names(own)}, the rows {list_names(table)}: they differ in {unknown[0]!r}; "
+            "give two models of the same columns, or wrap one in a function that renames them"
+        )
+    count = len(table) if model.n_columns is None else model.n_columns
+    if count != len(table):
+        raise DataError(f"{name} takes {count} columns, and the rows have {len(table)}; give it the same columns")
+    return tuple(range(len(table)))
 
 
 def _match_classes(a: Model, b: Model, names: tuple[str, str]) -> tuple[Integers, Integers]:
