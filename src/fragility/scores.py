@@ -199,9 +199,9 @@ def degradation_risk(thresholds: Floats) -> Floats:
     return np.asarray(_sum_rows(1.0 / (thresholds + EPSILON)) / thresholds.shape[1])
 
 
-def independent_loss(margin: Floats, drops: Floats) -> Floats:
-    """Return I = sum_g [delta_g]_+ / (|m(x)| + 1e-8); margin (n,), drops (n, G) -> (n,). Unbounded above."""
-    return np.asarray(_sum_rows(np.maximum(drops, 0.0)) / (np.abs(margin) + EPSILON))
+def independent_loss(margin: Floats, drops: Floats, weight: float = 1.0) -> Floats:
+    """Return I = w sum_g [delta_g]_+ / (|m(x)| + 1e-8); margin (n,), drops (n, G) -> (n,). Unbounded above."""
+    return np.asarray(weight * _sum_rows(np.maximum(drops, 0.0)) / (np.abs(margin) + EPSILON))
 
 
 def common_loss(margin: Floats, fade_margin: Floats, threshold: Floats, severities: Floats) -> Floats:

@@ -316,7 +316,7 @@ def describe_losses(targeted: float, independent: float, common: float | None, s
 MODE_MEANINGS = {
     "lost": "a group of evidence is replaced by its baseline",
     "wrong": "a group of evidence takes a value that is typical of the training rows",
-    "noisy": "a number is off by a fraction of its standard deviation",
+    "noisy": "a number is off, upward or downward, by a fraction of its standard deviation",
     "stale": "a group of evidence has its value of an earlier time",
     "sentinel": "a field holds a declared error code",
     "outage": "groups are lost together, as in a recorded outage",
@@ -325,7 +325,7 @@ MODE_MEANINGS = {
 MODE_WORDS = {
     "lost": ("lost evidence", "a lost {}"),
     "wrong": ("wrong values", "a wrong {}"),
-    "noisy": ("noisy values", "a noisy {}"),
+    "noisy": ("noisy values", "noise in {}"),
     "stale": ("stale values", "a stale {}"),
     "sentinel": ("error codes", "an error code in {}"),
     "outage": ("recorded outages", "a recorded outage"),

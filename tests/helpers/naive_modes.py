@@ -35,6 +35,16 @@ def frequencies(values: Sequence[Any], size: int) -> dict[Any, float]:
     return {value: counts[value] / total for value in kept}
 
 
+def noise_units(x: Row, spreads: dict[str, float], extent: float, whole: Sequence[str] = ()) -> list[list[Any]]:
+    """Of each number, downward and then upward: its two values, half and all of the extent away, equally likely."""
+    units = []
+    for name, spread in spreads.items():
+        for direction in (-1.0, 1.0):
+            values = [x[name] + direction * share * extent * spread for share in (1.0, 0.5)]
+            units.append([({name: float(round(v)) if name in whole else v}, 0.5) for v in values])
+    return units
+
+
 def mode_loss(
     probabilities: Callable[[Row], Sequence[float]],
     x: Row,
@@ -43,8 +53,12 @@ def mode_loss(
     reading: str = "support",
     resolution: float = 1e-6,
     smoothing: float = 0.0,
+    unit_weight: float = 1.0,
 ) -> dict[str, Any]:
-    """units: of each unit its values, as (the cells that change, weight); the weights of a unit sum to 1."""
+    """units: of each unit its values, as (the cells that change, weight); the weights of a unit sum to 1.
+
+    unit_weight: of each unit in the loss, 1/2 for noise, whose units are a column and a direction.
+    """
     p = list(probabilities(x))
     original = naive_predicted_class(p, resolution)
     margin = naive_margin(p, original, reading, smoothing=smoothing)
@@ -57,5 +71,5 @@ def mode_loss(
             chance.append(weight if naive_support_margin(q, original) < -resolution else 0.0)
         drops.append(margin - math.fsum(expected))
         chances.append(math.fsum(chance))
-    loss = math.fsum(max(0.0, drop) for drop in drops) / (abs(margin) + EPSILON)
+    loss = unit_weight * math.fsum(max(0.0, drop) for drop in drops) / (abs(margin) + EPSILON)
     return {"drop": drops, "flip_chance": chances, "loss": loss, "exposure": 1.0 - math.exp(-loss)}

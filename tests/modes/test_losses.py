@@ -7,12 +7,13 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from naive_modes import frequencies, mid_quantiles, mode_loss
+from naive_modes import frequencies, mid_quantiles, mode_loss, noise_units
 from sklearn.linear_model import LogisticRegression
 
 import fragility as fg
 from fragility.errors import DataError, ProtocolError
-from fragility.evidence.modes import NOISE_STEPS
+from fragility.modes.losses import losses_of_rows
+from fragility.protocol import bind
 
 ROWS = 4
 SINGLE = 2e-5  # XGBoost's own probabilities have single precision
@@ -83,16 +84,47 @@ def test_noise_moves_raw_numbers_and_leaves_whole_ones_whole(family):
     protocol = fg.Protocol.fit(case.model, case.X_train, space="raw", noise=0.2)
     found = fg.assess_modes(case.model, case.X_test[:ROWS], protocol, ["noisy"])["noisy"]
     spreads = {column.name: column.spread for column in protocol.columns if column.kind == "numeric"}
-    assert found.units == tuple(spreads) and protocol.modes.whole == ("age",)
+    assert found.units == tuple(f"{name} ({way})" for name in spreads for way in ("downward", "upward"))
+    assert protocol.modes.whole == ("age",)
     for i in range(ROWS):
         x = dict(case.X_test.astype(object).iloc[i])
-        units = []
-        for name, spread in spreads.items():
-            moved = [x[name] + times * 0.2 * spread for times in NOISE_STEPS]
-            units.append([({name: round(v) if name == "age" else v}, 0.25) for v in moved])
-        own = mode_loss(ask(case), x, units)
+        own = mode_loss(ask(case), x, noise_units(x, spreads, 0.2, whole=["age"]), unit_weight=0.5)
         np.testing.assert_allclose(found.drop[i], own["drop"], atol=SINGLE)
         np.testing.assert_allclose(found.flip_chance[i], own["flip_chance"], atol=1e-12)
+
+
+def test_noise_costs_a_linear_model_something():
+    """Up and down are units of their own: together in one they would cancel in every linear score."""
+    case = pipelines.fitted("credit_g", "logistic", "transformed")
+    protocol = fg.Protocol.fit(case.model, case.X_train)
+    found = fg.assess_modes(case.model, case.X_test[:40], protocol, ["noisy"])["noisy"]
+    assert len(found.units) == 2 * sum(column.kind == "numeric" for column in protocol.columns)
+    assert (found.exposure > 0.001).all() and np.ptp(found.exposure) > 0.05
+    np.testing.assert_allclose(found.loss, 0.5 * np.maximum(found.drop, 0).sum(axis=1) / margin_of(case, 40), rtol=1e-6)
+
+
+def margin_of(case, n):
+    p = np.log(case.model.predict_proba(case.X_test[:n]))
+    return np.abs(p[:, 0] - p[:, 1])
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+@pytest.mark.parametrize(("family", "space"), [("lightgbm", "raw"), ("logistic", "transformed")])
+def test_noise_is_the_same_asked_at_once(family, space, at_once):
+    case = pipelines.fitted("credit_g", family, space)
+    protocol = fg.Protocol.fit(case.model, case.X_train, space=space)
+    rows = bind(fg.Model.wrap(case.model), case.X_test[:4], protocol)
+    numbers = {c.name: c.spread for c in protocol.columns if c.kind == "numeric" and c.spread}
+    found = losses_of_rows(rows, protocol, ["noisy"], at_once=at_once)["noisy"]
+    for i in range(4):
+        cells = dict(zip([c.name for c in protocol.columns], rows.dense(i, i + 1)[0], strict=True))
+        units = noise_units(cells, numbers, protocol.modes.noise, protocol.modes.whole)
+        own = mode_loss(
+            lambda row: rows.predict(np.array([list(row.values())]))[0], cells, units,
+            smoothing=protocol.smoothing, unit_weight=0.5,
+        )  # fmt: skip
+        np.testing.assert_allclose(found.drop[i], own["drop"], atol=1e-9)
+        assert found.exposure[i] == pytest.approx(own["exposure"], abs=1e-9)
 
 
 @pytest.mark.parametrize("family", ["logistic", "random_forest", "lightgbm", "xgboost", "catboost"])

@@ -2,7 +2,9 @@
 
 For mode m with units u, where delta_u is the expected loss of margin and f_u the chance of a flip (fragility.modes):
 
-    mode_drop_m = delta_u,   flip_chance_m = f_u,   exposure_m = 1 - exp(-sum_u [delta_u]_+ / (|margin| + 1e-8))
+    mode_drop_m = delta_u,   flip_chance_m = f_u,   exposure_m = 1 - exp(-w_m sum_u [delta_u]_+ / (|margin| + 1e-8))
+
+w_m is 1/2 for noise, of which a unit is a column and a direction, and 1 for every other mode.
 
 The block is optional and stands in a table of its own (`fragility.certificates.blocks`).
 """
@@ -33,6 +35,7 @@ from fragility.certificates.claims import (
     whole_column,
 )
 from fragility.errors import CertificateError, ProtocolError
+from fragility.evidence.modes import UNIT_WEIGHTS
 from fragility.models import ClassLabel
 from fragility.protocol import Protocol
 from fragility.scores import independent_loss
@@ -88,7 +91,7 @@ class ModesClaims(RowArrays):
         cls, ids: Sequence[Any], units: Mapping[str, Sequence[str]], margin: Floats, drop: Floats, flip_chance: Floats
     ) -> ModesClaims:
         """Return a block with the exposures that follow from the margins (n,) of the rows."""
-        exposure = np.stack([exposure_to(margin, drop[:, own]) for own in spans(units).values()], axis=1)
+        exposure = np.stack([exposure_to(mode, margin, drop[:, own]) for mode, own in spans(units).items()], axis=1)
         return cls(tuple(ids), units, exposure, drop, flip_chance)
 
     def __getitem__(self, mode: str) -> ModeClaims:
@@ -98,9 +101,9 @@ class ModesClaims(RowArrays):
         return ModeClaims(tuple(self.units[mode]), self.exposure[:, place], self.drop[:, own], self.flip_chance[:, own])
 
 
-def exposure_to(margin: Floats, drop: Floats) -> Floats:
+def exposure_to(mode: str, margin: Floats, drop: Floats) -> Floats:
     """Return the exposure to one mode, (n,); margin (n,), drop (n, U)."""
-    return np.asarray(-np.expm1(-independent_loss(margin, drop)))
+    return np.asarray(-np.expm1(-independent_loss(margin, drop, UNIT_WEIGHTS.get(mode, 1.0))))
 
 
 def spans(units: Mapping[str, Sequence[str]]) -> dict[str, slice]:
@@ -226,7 +229,7 @@ def modes_contradictions(
         own = block[mode]
         chance = own.flip_chance
         possible = (chance == 0.0) | (chance == 1.0) if mode == LOST else (chance >= 0.0) & (chance <= 1.0)
-        wrong[f"exposure_{mode}"] = find_differing(own.exposure, exposure_to(claims.margin, own.drop))
+        wrong[f"exposure_{mode}"] = find_differing(own.exposure, exposure_to(mode, claims.margin, own.drop))
         wrong[f"flip_chance_{mode}"] = np.asarray(~np.all(possible, axis=1))
         if mode == LOST and extent == "full":
             unit = protocol.resolution * (1.0 + np.abs(claims.path_margin).max(axis=1, keepdims=True) * 1e-3)

@@ -2,7 +2,8 @@
 
     lost      group           its baseline
     wrong     group           its value catalogue, fitted on training rows
-    noisy     numeric column  x - e s, x - e s / 2, x + e s / 2, x + e s; s is the training standard deviation
+    noisy     numeric column  downward: x - e s, x - e s / 2; upward: x + e s / 2, x + e s; s is the training standard
+              and direction   deviation
     stale     group           its values in an earlier table, joined by id
     sentinel  field           declared values, and multiples such as x * 100 and x / 12
     outage    whole record    recorded events: the groups of an event go to their baselines together
@@ -38,7 +39,9 @@ DEFAULT_MODES = ("lost", "wrong", "noisy")
 CATALOGUE_SIZE = 24
 LARGEST_CATALOGUE = 1000
 NOISE = 0.3
-NOISE_STEPS = (-1.0, -0.5, 0.5, 1.0)  # times e s, each with weight 1/4
+NOISE_STEPS = (-1.0, -0.5, 0.5, 1.0)  # times e s
+NOISE_DIRECTIONS = {"downward": NOISE_STEPS[:2], "upward": NOISE_STEPS[2:]}  # the steps of one are equally likely
+UNIT_WEIGHTS = {"noisy": 0.5}  # of each unit in the loss of a mode; 1 in the others
 MULTIPLE = re.compile(r"x\s*([*/])\s*(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)")
 
 

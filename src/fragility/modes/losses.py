@@ -4,8 +4,11 @@ A unit u (a group, a column, a field, or the whole record) takes value v with we
 protocol's reading:
 
     delta_u(x)       = m(x) - sum_v w_v m(x with u <- v)
-    loss(x)          = sum_u [delta_u(x)]_+ / (|m(x)| + 1e-8)                exposure to the mode = 1 - exp(-loss)
+    loss(x)          = w sum_u [delta_u(x)]_+ / (|m(x)| + 1e-8)              exposure to the mode = 1 - exp(-loss)
     flip_chance_u(x) = sum_v w_v 1[the decision flips at x with u <- v]
+
+A unit of `noisy` is a column and a direction. Symmetric noise in one unit would cost a linear model nothing, since what
+one direction takes the other gives. Noise takes one direction at a time, so w = 1/2 there, and 1 in every other mode.
 """
 
 from __future__ import annotations
@@ -23,7 +26,15 @@ from fragility.engines.choice import prepare_answers
 from fragility.errors import Advice, DataError, ProtocolError
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.evidence.agreement import original_class
-from fragility.evidence.modes import NOISE_STEPS, Sentinel, read_multiple, tabulate_catalogue, values_frame
+from fragility.evidence.modes import (
+    NOISE_DIRECTIONS,
+    NOISE_STEPS,
+    UNIT_WEIGHTS,
+    Sentinel,
+    read_multiple,
+    tabulate_catalogue,
+    values_frame,
+)
 from fragility.evidence.rows import row_ids, stacked
 from fragility.evidence.tracing import trace_columns
 from fragility.progress import Report, progress_bar
@@ -211,7 +222,7 @@ def units_of(protocol: Protocol, mode: str) -> tuple[str, ...]:
     if mode == "wrong":
         return tuple(entry.group for entry in protocol.modes.catalogue)
     if mode == "noisy":
-        return tuple(column.name for column in protocol.columns if column.kind == "numeric" and column.spread)
+        return tuple(f"{name} ({direction})" for name in noisy_columns(protocol) for direction in NOISE_DIRECTIONS)
     if mode == "sentinel":
         return tuple(one.field for one in protocol.modes.sentinels)
     return (WHOLE_RECORD,) if mode == "outage" else protocol.group_names
@@ -226,7 +237,14 @@ def count_values(protocol: Protocol, mode: str) -> int:
         return sum(len(one.values) for one in modes.sentinels)
     if mode == "outage":
         return len(modes.outages)
-    return len(units_of(protocol, mode)) * (len(NOISE_STEPS) if mode == "noisy" else 1)
+    if mode == "noisy":
+        return len(noisy_columns(protocol)) * len(NOISE_STEPS)
+    return len(units_of(protocol, mode))
+
+
+def noisy_columns(protocol: Protocol) -> tuple[str, ...]:
+    """Return the columns that noise moves: those of numbers that differ among the training rows."""
+    return tuple(column.name for column in protocol.columns if column.kind == "numeric" and column.spread)
 
 
 class Plan:
@@ -246,9 +264,12 @@ class Plan:
         if mode == "wrong":
             self._list_catalogue(catalogue)
         elif mode == "noisy":
-            moved = [c.kind == "numeric" and bool(c.spread) for c in protocol.columns]
-            self.unit = np.where(moved, np.cumsum(moved) - 1, -1)
-            self.total = float(len(NOISE_STEPS))
+            names = noisy_columns(protocol)
+            moved = np.array([c.name in names for c in protocol.columns])
+            self.unit = np.where(
+                moved, (np.cumsum(moved) - 1) * len(NOISE_DIRECTIONS), -1
+            )  # downward; upward follows it
+            self.total = 2.0  # values of a direction
             self.step = modes.noise * np.array([c.spread or 0.0 for c in protocol.columns]) * moved
             self.whole = np.array([c.name in modes.whole for c in protocol.columns])
         elif mode == "sentinel":
@@ -302,9 +323,11 @@ class Plan:
                 asked = np.flatnonzero(shares > 0.0)
                 yield Round(self.cells[r], self.unit, asked, shares[asked])
         elif self.mode == "noisy":
-            for times in NOISE_STEPS:
-                moved = x + times * self.step
-                yield Round(np.where(self.whole, np.rint(moved), moved), self.unit, every, one)
+            for place, steps in enumerate(NOISE_DIRECTIONS.values()):
+                own = every[place :: len(NOISE_DIRECTIONS)]
+                for times in steps:
+                    moved = np.where(self.whole, np.rint(x + times * self.step), x + times * self.step)
+                    yield Round(moved, np.where(self.unit < 0, -1, self.unit + place), own, np.ones(len(own)))
         elif self.mode == "sentinel":
             yield from self._sentinel_rounds(part)
 
@@ -391,9 +414,14 @@ def losses_of_rows(
     for plan in plans:
         drop, flips = found[plan.mode]
         by_mode[plan.mode] = ModeLoss(
-            plan.mode, plan.units, drop, np.minimum(flips, 1.0), independent_loss(margin, drop)
+            plan.mode, plan.units, drop, np.minimum(flips, 1.0), weigh_loss(plan.mode, margin, drop)
         )
     return ModeLosses(np.fromiter(rows.ids, dtype=object, count=n), predicted, confidence, margin, by_mode)
+
+
+def weigh_loss(mode: str, margin: Floats, drop: Floats) -> Floats:
+    """Return (n,) the loss of a mode; margin (n,), drop (n, U): what the failure of each unit is expected to cost."""
+    return independent_loss(margin, drop, UNIT_WEIGHTS.get(mode, 1.0))
 
 
 def _add_at_once(
@@ -404,7 +432,8 @@ def _add_at_once(
     asked, weight = (np.concatenate([each[i] for each in rounds]) for i in (2, 3))
     place = np.repeat(np.arange(len(rounds)), [len(each.asked) for each in rounds])
     cells = np.stack([np.atleast_2d(each.cells) for each in rounds], axis=1)[:, place]  # (m, k, d), or (1, k, d)
-    copies = np.where(rounds[0].unit == asked[:, None], cells, x[:, None])
+    unit = np.stack([each.unit for each in rounds])[place]  # (k, d)
+    copies = np.where(unit == asked[:, None], cells, x[:, None])
     p = rows.predict_copies(x, copies).reshape(len(x), -1, rows.n_classes).swapaxes(0, 1)
     lost, flipped = _observe(p, original, margin, rows, plan.protocol)
     for total, own in zip(into, (lost, flipped), strict=True):

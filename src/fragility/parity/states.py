@@ -21,11 +21,11 @@ from fragility.evidence import EvidenceRows, RowStates
 from fragility.evidence.baselines import with_values
 from fragility.evidence.binding import RawLayout
 from fragility.evidence.fields import conform_rows
-from fragility.evidence.modes import NOISE_STEPS
+from fragility.evidence.modes import NOISE_DIRECTIONS, NOISE_STEPS
 from fragility.evidence.replacements import fields_of_groups, find_replacements, value_text
 from fragility.evidence.rows import Rows
 from fragility.models import Model
-from fragility.modes.losses import Plan
+from fragility.modes.losses import Plan, noisy_columns
 from fragility.parity.counting import Change
 from fragility.parity.pairing import Artefact
 from fragility.protocol import Protocol
@@ -190,6 +190,7 @@ class StateList:
 
     def list_modes(self, part: slice, x: Floats) -> Iterator[Block]:
         """Yield rows x (m, d), those of a part, with the values of the declared failure modes."""
+        noisy = noisy_columns(self.protocol)
         for plan in self._plans:
             if plan.mode == "outage":
                 for removed in plan.events:
@@ -200,7 +201,9 @@ class StateList:
                 continue
             for r, (cells, unit, asked, _) in enumerate(plan.rounds(part, x)):
                 for u in asked:
-                    change = Change(plan.mode, plan.units[u], self._write_value(plan.mode, int(u), r))
+                    # a unit of noise is a column and a direction, which the value tells
+                    name = noisy[u // len(NOISE_DIRECTIONS)] if plan.mode == "noisy" else plan.units[u]
+                    change = Change(plan.mode, name, self._write_value(plan.mode, int(u), r))
                     yield self._block(change, x, np.where(unit == u, cells, x))
 
     def _write_value(self, mode: str, u: int, r: int) -> str:
