@@ -208,8 +208,8 @@ class EvidenceRows:
         return part.toarray() if sp.issparse(part) else np.array(part, dtype=np.float64)
 
     def predict(self, matrix: Floats) -> Floats:
-        """Return (m, C) probabilities for any stressed matrix of this space."""
-        return self.predict_matrix(matrix)
+        """Return (m, C) probabilities for any stressed matrix of this space; without rows nobody is asked."""
+        return self.predict_matrix(matrix) if len(matrix) else np.empty((0, self.n_classes))
 
     def own_probabilities(self, start: int, x: Floats) -> Floats:
         """Return (m, C) the model's probabilities of the rows from ``start`` on, whose cells are x (m, d)."""
@@ -226,13 +226,14 @@ class EvidenceRows:
 
     def answers(self, x: Floats, states: RowStates, byte_budget: int = DEFAULT_BYTE_BUDGET) -> Floats:
         """Return (q, C) probabilities of q states of rows x (m, d), by the engine if it can, else by the model."""
+        if not len(states):
+            return np.empty((0, self.n_classes))
         answered = None if self.answer_states is None else self.answer_states(x, states)
         if answered is not None:
             return answered
         step = rows_within(byte_budget, self.width, copies=4)  # cells, masks and the model's own copy
         starts = range(0, len(states), step)
-        parts = [self.predict(self.stressed(x, states.between(start, start + step))) for start in starts]
-        return np.concatenate(parts) if parts else np.empty((0, self.n_classes))
+        return np.concatenate([self.predict(self.stressed(x, states.between(start, start + step))) for start in starts])
 
     def value_answers(
         self, x: Floats, y: Floats, unit: Integers, asked: Integers, byte_budget: int = DEFAULT_BYTE_BUDGET
@@ -241,6 +242,8 @@ class EvidenceRows:
 
         unit: (d,) the unit of each column. asked: (k,) the units, each of which is changed alone.
         """
+        if not len(asked) or not len(x):
+            return np.empty((len(asked), len(x), self.n_classes))
         if self.answer_values is not None:
             p = self.answer_values(x, y, unit, asked)
         else:
@@ -262,7 +265,7 @@ class EvidenceRows:
         byte_budget: int,
     ) -> Floats:
         p, y = np.empty((len(asked), len(x), self.n_classes)), np.broadcast_to(y, x.shape)
-        step = rows_within(byte_budget, self.width * max(len(asked), 1), copies=4)
+        step = rows_within(byte_budget, self.width * len(asked), copies=4)
         for start in range(0, len(x), step):
             part = slice(start, start + step)
             copies = np.where(unit == asked[:, None, None], y[part], x[part])

@@ -245,7 +245,7 @@ class Model:
         array of shape (n, C)
             In the order of ``classes``.
         """
-        if self.transformer is not None:
+        if self.transformer is not None and len_of(rows):
             rows = self.transformer.transform(rows)
         return self.head_probabilities(rows)
 
@@ -262,7 +262,10 @@ class Model:
         array of shape (n, C)
             In the order of ``classes``.
         """
-        return check_probabilities(self._ask(matrix), len_of(matrix), self.classes)
+        n = len_of(matrix)
+        if n == 0:  # many models refuse a table without rows
+            return np.empty((0, len(self.classes)))
+        return check_probabilities(self._ask(matrix), n, self.classes)
 
 
 def labels_follow(model: Model) -> bool:
