@@ -46,7 +46,8 @@ GLOSSARY = {
     "baseline": "The values that replace lost evidence, fitted on training rows and declared in the protocol.",
     "stable across baselines": (
         "Under each other baseline the share that flips early stays within a factor of 2, or within 2 percentage "
-        "points, of the declared one; else the finding depends on the baseline."
+        "points, of the declared one, and of the rows that flip early under either at least half do under both. Else "
+        "the finding depends on the baseline, in number or in rows; with few rows it cannot be told."
     ),
     "protocol": "What the audit declares before it starts: groups, baseline, severities, depth and decision.",
     "margin": "Log of the predicted class's probability over that of its best competitor; below 0 it has lost.",
@@ -467,18 +468,6 @@ def describe_artificial(baseline: str, fields: Sequence[str]) -> str:
         return f"{count} ({shown}) had no missing value in training: the model has never seen one there"
     count = write_count(len(fields), "nominal field")
     return f"for {count} ({shown}) the baseline {baseline} is a value that no training row has"
-
-
-def describe_dependence(rows: int, own: tuple[str, str], others: Sequence[tuple[str, str]], *, stable: bool) -> str:
-    """Return whether a finding depends on the baseline, to follow on the finding; no full stop.
-
-    own, others: (baseline, share that flips early); of a finding that depends, only those others that disagree.
-    """
-    compared = join_names([f"{share} under {name}" for name, share in others])
-    shares = f"of {write_count(rows, 'confident prediction')}, {own[1]} flip early under {own[0]}"
-    if stable:
-        return f"stable across baselines: {shares}, {compared}"
-    return f"depends on the baseline: {shares}, but {compared}"
 
 
 def name_score(by: str) -> str:

@@ -1,7 +1,9 @@
 """The comparison of baselines, written from the definition alone (SPEC section 16): one row at a time, plain Python."""
 
 import hashlib
+import math
 import statistics
+from fractions import Fraction
 
 
 def chosen(ids, confidence, most=500, confident=0.9):
@@ -26,14 +28,40 @@ def figures(budgets, exposures, ids, depth):
     }
 
 
-def verdict(within_two, rows):
-    """within_two: counts by baseline, the declared one first; shares as exact fractions of the rows."""
-    from fractions import Fraction
+def verdict(early, rows):
+    """early: of each baseline, the declared one first, the set of rows that flip within two groups.
 
-    own, *others = [Fraction(count, rows) for count in within_two]
-    for other in others:
-        near = abs(other - own) <= Fraction(2, 100)
-        factor = own / 2 <= other <= 2 * own
-        if not near and not factor:
-            return "depends"
-    return "stable"
+    Returns the verdict, and for each other baseline whether it agrees in number and in rows.
+    """
+    own, *others = early
+    agreements = [("too_few_rows", "too_few_rows") if rows < 30 else agreement(own, other, rows) for other in others]
+    told = [word for pair in agreements for word in pair]
+    worst = "depends" if "depends" in told else "too_few_rows" if "too_few_rows" in told else "stable"
+    return worst, agreements
+
+
+def agreement(own, other, rows):
+    near = abs(Fraction(len(other), rows) - Fraction(len(own), rows)) <= Fraction(2, 100)
+    factor = len(own) <= 2 * len(other) and len(other) <= 2 * len(own)
+    in_number = "stable" if near or factor else "depends"
+    if not own | other:
+        return in_number, "stable"
+    low, high = wilson(len(own & other), len(own | other))
+    return in_number, "stable" if low > 0.5 else "depends" if high < 0.5 else "too_few_rows"
+
+
+def wilson(count, n):
+    """The 95% interval: all shares s with |count / n - s| <= z sqrt(s (1 - s) / n), by bisection from the estimate."""
+    z, p = statistics.NormalDist().inv_cdf(0.975), count / n
+
+    def end(outer):
+        inside, outside = p, outer
+        for _ in range(80):
+            middle = (inside + outside) / 2
+            if abs(p - middle) <= z * math.sqrt(middle * (1 - middle) / n):
+                inside = middle
+            else:
+                outside = middle
+        return inside
+
+    return end(0.0), end(1.0)

@@ -256,18 +256,19 @@ def test_the_finding_under_other_baselines_is_told() -> None:
     plain = small_audit(100)
     assert "depend on the baseline?" not in fg.Report.of(plain).markdown
     assert fg.Report.of(plain).summary.audits[0].dependence is None
-    own = fg.compare_baselines(declared_model(), whole_numbers(100, 1).to_numpy(), plain.protocol).figures[0]
-    alike = with_baselines({"median": own.flip_within_two, "mean": own.flip_within_two})
+    few = fg.Report.of(with_baselines({})).markdown
+    assert "## Does the finding depend on the baseline?" in few
+    assert "Too few rows to tell whether the finding depends on the baseline: 19 predictions were confident" in few
+    alike = with_baselines({"typical": 0, "median": 0, "mean": 0}, rows=400)
     told = fg.Report.of(alike).markdown
-    assert (
-        "## Does the finding depend on the baseline?" in told and "The finding is stable across baselines: of" in told
-    )
-    other = with_baselines({"mean": 0})
+    assert "The finding is stable across baselines: of" in told and "within two groups under all 3 baselines" in told
+    other = with_baselines({"mean": 0}, rows=400)
     report = fg.Report.of(other)
-    assert "This depends on the baseline: of" in report.markdown and "but 0% under mean" in report.markdown
+    assert "The finding depends on the baseline, in number: of" in report.markdown
+    assert "but 0% under mean" in report.markdown and "dispute" not in report.markdown
     assert "| typical (declared) |" in report.markdown and 'id="baselines"' in report.html
     dependence = report.summary.audits[0].dependence
-    assert not dependence.stable and dependence.disagreeing == ("mean",)
+    assert dependence.verdict == "depends" and "in number under mean" in dependence.short
     assert dependence.under_all == () and report.to_dict()["audits"][0]["dependence"]["rows"] == dependence.rows
     headline = report.markdown.split("## ")[1]
     assert "depends on the baseline" in headline

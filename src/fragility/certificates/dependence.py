@@ -1,18 +1,25 @@
 """How much a finding depends on the baseline: the same confident rows under every baseline that the model admits.
 
-Of n rows, let c_b be those that flip within two groups under baseline b, and c those under the declared one. The
-finding is stable across baselines if for every other baseline b
+Of n rows, let E_b be those that flip within two groups under baseline b, and E those under the declared one. Another
+baseline agrees
 
-    c / 2 <= c_b <= 2 c     or     |c_b - c| <= 0.02 n,
+    in number   if  |E| / 2 <= |E_b| <= 2 |E|   or   abs(|E_b| - |E|) <= 0.02 n,
+    in rows     if  at least half of the rows in E or E_b are in both: the Wilson interval of their share lies above
+                1/2, or no row is in either.
 
-else it depends on the baseline (SPEC section 16). The rows are the confident ones whose ids have the smallest hashes,
-which is as good as drawn at random, and does not depend on the order of the rows, on their parts or on the protocol.
+The finding is stable across baselines if every other baseline agrees in number and in rows. It depends on the baseline
+if one does not: in number, or in rows if the interval lies below 1/2. Below 30 rows, or where an interval contains 1/2,
+there are too few rows to tell (SPEC section 16).
+
+The rows compared are the confident ones whose ids have the smallest hashes, which is as good as drawn at random, and
+does not depend on the order of the rows, on their parts or on the protocol.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
@@ -23,17 +30,76 @@ from fragility.arrays import Floats, Integers
 from fragility.certificates.claims import check_side_table, float_column, id_array, whole_column
 from fragility.errors import CertificateError
 from fragility.ids import id_keys
+from fragility.intervals import Share, share_of
 from fragility.protocol import Protocol
 from fragility.scores import CONFIDENT, flips_early, flips_within
 from fragility.text import align_columns
-from fragility.wording import describe_dependence
+from fragility.wording import join_names, write_count, write_percent, write_share
 
 COMPARED_ROWS = 500
+FEWEST_ROWS = 30  # below which nothing is said
 FACTOR, POINTS = 2, 50  # the share may change by a factor of 2, or by 1/50 of the rows
-STABLE, DEPENDS = "stable", "depends"
+SAME_ROWS = 0.5  # of the rows that flip early under either of two baselines, so many must do so under both
 COMPARED_CLAIMS = ("id", "confidence", "flip_budget", "exposure")  # what is read of an audit
 SHOWN_EXPOSED = 10
 SHOWN_IDS = 10
+
+
+class Stability(StrEnum):
+    """Whether a finding is the same under another baseline, or under all of them; the manifest holds these values."""
+
+    STABLE = "stable"
+    DEPENDS = "depends"
+    TOO_FEW_ROWS = "too_few_rows"
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineAgreement:
+    """What becomes of the rows that flip early when another baseline replaces the declared one."""
+
+    baseline: str  # the other one
+    early: int  # rows that flip early under it
+    either: int  # under it or under the declared one
+    both: int
+    in_number: Stability
+    in_rows: Stability
+
+    @property
+    def stability(self) -> Stability:
+        """``depends`` if it depends in number or in rows, else ``too_few_rows`` if one of them cannot be told."""
+        return combine_stability((self.in_number, self.in_rows))
+
+    @property
+    def same_rows(self) -> Share:
+        """Of the rows that flip early under either baseline, those that do under both: their Jaccard index."""
+        return share_of(self.both, self.either)
+
+
+def combine_stability(found: Sequence[Stability]) -> Stability:
+    """Return the worst of several answers: ``depends``, else ``too_few_rows``, else ``stable``."""
+    for worst in (Stability.DEPENDS, Stability.TOO_FEW_ROWS):
+        if worst in found:
+            return worst
+    return Stability.STABLE
+
+
+def compare_early(baseline: str, own: Any, other: Any) -> BaselineAgreement:
+    """Return how far two baselines agree.
+
+    own, other: (n,) which rows flip early under the declared one and the other, which is called ``baseline``.
+    """
+    rows, c, c_other = len(own), int(own.sum()), int(other.sum())
+    either, both = int((own | other).sum()), int((own & other).sum())
+    in_number = in_rows = Stability.TOO_FEW_ROWS
+    if rows >= FEWEST_ROWS:
+        near = c_other <= FACTOR * c and c <= FACTOR * c_other
+        in_number = Stability.STABLE if near or POINTS * abs(c_other - c) <= rows else Stability.DEPENDS
+        same = share_of(both, either)
+        if not either or same.lower > SAME_ROWS:
+            in_rows = Stability.STABLE
+        elif same.upper < SAME_ROWS:
+            in_rows = Stability.DEPENDS
+    return BaselineAgreement(baseline, c_other, either, both, in_number, in_rows)
 
 
 def rows_to_compare(ids: Sequence[Hashable], confidence: Floats, count: int = COMPARED_ROWS) -> Integers:
@@ -159,22 +225,21 @@ class BaselineComparison:
     def _ids_where(self, chosen: Any) -> tuple[Hashable, ...]:
         return tuple(self.ids[i] for i in np.flatnonzero(chosen))
 
-    @property
-    def disagreeing(self) -> tuple[str, ...]:
-        """The baselines under which the share of early flips is too far from that under the declared one."""
-        own = self.figures[0].flip_within_two
-        found = []
-        for other in self.figures[1:]:
-            count = other.flip_within_two
-            within_factor = count <= FACTOR * own and own <= FACTOR * count
-            if not within_factor and POINTS * abs(count - own) > len(self):
-                found.append(other.baseline)
-        return tuple(found)
+    @cached_property
+    def agreements(self) -> tuple[BaselineAgreement, ...]:
+        """How far each other baseline agrees with the declared one, in number and in rows."""
+        own, *others = self.baselines
+        return tuple(compare_early(name, self._early(own), self._early(name)) for name in others)
 
     @property
-    def verdict(self) -> str:
-        """``stable`` or ``depends``."""
-        return DEPENDS if self.disagreeing else STABLE
+    def disagreeing(self) -> tuple[str, ...]:
+        """The baselines under which the finding is another, in number or in rows."""
+        return tuple(one.baseline for one in self.agreements if one.stability is Stability.DEPENDS)
+
+    @property
+    def verdict(self) -> Stability:
+        """``stable``, ``depends`` or ``too_few_rows``."""
+        return combine_stability([one.stability for one in self.agreements])
 
     def section(self) -> dict[str, Any]:
         """Return what the manifest of an audit says of the comparison.
@@ -182,11 +247,21 @@ class BaselineComparison:
         Returns
         -------
         dict
-            The figures under each baseline, how many rows flip early under how many of them, and the verdict.
+            The figures under each baseline, how many rows flip early under how many of them, how far each other
+            baseline agrees with the declared one, and the verdict.
         """
         counts = np.bincount(self.flips_under, minlength=len(self.baselines) + 1).tolist()
         figures = [{**asdict(one), "most_exposed": list(one.most_exposed)} for one in self.figures]
-        return {"rows": len(self), "figures": figures, "rows_by_baselines": counts, "verdict": self.verdict}
+        agreements = [
+            {**asdict(one), "in_number": str(one.in_number), "in_rows": str(one.in_rows)} for one in self.agreements
+        ]
+        return {
+            "rows": len(self),
+            "figures": figures,
+            "rows_by_baselines": counts,
+            "agreements": agreements,
+            "verdict": str(self.verdict),
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain values.
@@ -210,20 +285,14 @@ class BaselineComparison:
         return self.table.to_pandas()
 
     def sentence(self) -> str:
-        """Say whether the finding depends on the baseline.
+        """Say whether the finding depends on the baseline, and if so whether in number or in rows.
 
         Returns
         -------
         str
-            One sentence.
+            One sentence, without a capital and a full stop.
         """
-        stable = self.verdict == STABLE
-        own, *others = [
-            (one.baseline, self._share(one.flip_within_two))
-            for place, one in enumerate(self.figures)
-            if place == 0 or stable or one.baseline in self.disagreeing
-        ]
-        return describe_dependence(len(self), own, others, stable=stable)
+        return describe_dependence(len(self), self.figures[0], self.agreements)
 
     def rows_sentence(self) -> str:
         """Say which rows flip early whatever the baseline, and how many under only one.
@@ -235,10 +304,10 @@ class BaselineComparison:
         """
         every = self.under_all
         shown = ", ".join(str(own) for own in every[:SHOWN_IDS]) + (", ..." if len(every) > SHOWN_IDS else "")
-        named = f" (rows {shown})" if every else ""
+        named = f": rows {shown}" if every else ""
         only = [f"{len(self.under_only(name))} under {name}" for name in self.baselines if self.under_only(name)]
         also = f"; under one only: {', '.join(only)}" if only else ""
-        return f"{len(every)} flip early under all {len(self.baselines)} baselines{named}{also}"
+        return f"{describe_under_all(len(every), len(self), self.baselines)}{named}{also}"
 
     def _share(self, count: int) -> str:
         return f"{count / len(self):.1%}" if len(self) else "none"
@@ -255,6 +324,76 @@ class BaselineComparison:
         return "\n".join([*align_columns(lines), self.sentence(), self.rows_sentence()])
 
     __repr__ = __str__
+
+
+# --- words --------------------------------------------------------------------------------------------------
+
+
+def describe_dependence(rows: int, own: BaselineFigures, agreements: Sequence[BaselineAgreement]) -> str:
+    """Return whether a finding depends on the baseline, in number or in rows; a sentence without a full stop."""
+    verdict = combine_stability([one.stability for one in agreements])
+    if rows < FEWEST_ROWS:
+        return (
+            f"too few rows to tell whether the finding depends on the baseline: {write_count(rows, 'prediction')} "
+            f"{'was' if rows == 1 else 'were'} confident and could be compared, and {FEWEST_ROWS} are needed"
+        )
+
+    def name_shares(some: Sequence[BaselineAgreement]) -> str:
+        return join_names([f"{write_percent(one.early / rows)} under {one.baseline}" for one in some])
+
+    declared = f"{write_percent(own.flip_within_two / rows)} flip early under {own.baseline}"
+    of_rows = f"of {write_count(rows, 'confident prediction')}, {declared}"
+    if verdict is Stability.STABLE:
+        least = min((one.same_rows.value for one in agreements if one.either), default=None)
+        same = ""
+        if least is not None:
+            same = f"; of those that do under {own.baseline} or another, at least {write_percent(least)} do under both"
+        return f"the finding is stable across baselines: {of_rows}, {name_shares(agreements)}{same}"
+    told = [one for one in agreements if one.stability is verdict]
+    in_number = [one for one in told if one.in_number is verdict]
+    in_rows = [one for one in told if one.in_number is not verdict]
+    pairs = join_names(
+        [
+            f"of the {one.either:,} that flip early under {own.baseline} or {one.baseline} {one.both:,} do under both, "
+            f"{write_share(one.same_rows)}"
+            for one in in_rows
+        ]
+        or [""]
+    )
+    if verdict is Stability.TOO_FEW_ROWS:
+        return f"too few rows to tell whether the finding depends on the baseline: {of_rows}, and {pairs}"
+    which = " and ".join(name for name, some in (("number", in_number), ("rows", in_rows)) if some)
+    shares = [f"but {name_shares(in_number)}"] if in_number else []
+    others = [f"{name_shares(in_rows)}, but not the same rows: {pairs}"] if in_rows else []
+    return f"the finding depends on the baseline, in {which}: {of_rows}, {', and '.join([*shares, *others])}"
+
+
+def describe_under_all(count: int, rows: int, baselines: Sequence[str]) -> str:
+    """Return how many of the rows compared flip early under every baseline that was tried."""
+    noun = write_count(rows, "confident prediction")
+    tried = f"all {len(baselines)} baselines tried ({join_names(baselines)})"
+    return f"{count:,} of {noun} {'flips' if count == 1 else 'flip'} within two groups under {tried}"
+
+
+STABILITY_WORDS = {
+    Stability.STABLE: "stable across baselines",
+    Stability.DEPENDS: "depends on the baseline",
+    Stability.TOO_FEW_ROWS: "too few rows to tell whether it depends on the baseline",
+}
+
+
+def name_stability(found: BaselineComparison | None) -> str:
+    """Return in a few words whether a finding depends on the baseline, for tables and one line of text."""
+    if found is None:
+        return "not compared under other baselines"
+    told = STABILITY_WORDS[found.verdict]
+    if found.verdict is not Stability.DEPENDS:
+        return told
+    those = [one for one in found.agreements if one.stability is Stability.DEPENDS]
+    number = [one.baseline for one in those if one.in_number is Stability.DEPENDS]
+    rows = [one.baseline for one in those if one.in_number is not Stability.DEPENDS]
+    which = [f"in {what} under {join_names(names)}" for what, names in (("number", number), ("rows", rows)) if names]
+    return f"{told} ({'; '.join(which)})"
 
 
 # --- table --------------------------------------------------------------------------------------------------

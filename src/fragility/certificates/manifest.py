@@ -90,6 +90,7 @@ class ComparedBaselines:
     rows: int
     figures: list[dict[str, Any]]  # under each baseline, the declared one first
     rows_by_baselines: list[int]  # how many rows flip early under 0, 1, 2 ... of the baselines
+    agreements: list[dict[str, Any]]  # how far each other baseline agrees with the declared one
     verdict: str
 
 

@@ -203,7 +203,7 @@ def compare(
     found = [compare_audits(audits[0], certs, min_confidence) for certs in audits[1:]]
     for directory, change in zip(directories[1:], found, strict=True):
         _print_protocols(directories[0], directory, change)
-    out().print(_tabulate_audits(directories, [certs.manifest.model.kind for certs in audits], summaries))
+    out().print(_tabulate_audits(directories, audits, summaries))
     _note_differences(audits)
     for directory, change in zip(directories[1:], found, strict=True):
         out().print(escape(f"\n{directory} against {directories[0]}: {change.to_text(truth)}"))
@@ -270,16 +270,19 @@ BLOCK_MEASURES: tuple[tuple[str, str, Callable[[float], str]], ...] = (
 )
 
 
-def _tabulate_audits(directories: list[Path], kinds: list[str], summaries: list[AuditSummary]) -> Table:
+def _tabulate_audits(directories: list[Path], audits: list[fg.StoredAudit], summaries: list[AuditSummary]) -> Table:
+    from fragility.certificates.dependence import name_stability
+
     table = Table("")
     for directory in directories:
         table.add_column(escape(str(directory)), overflow="fold")
-    table.add_row("model", *(escape(kind) for kind in kinds))
+    table.add_row("model", *(escape(audit.manifest.model.kind) for audit in audits))
     if summaries[0].accuracy is not None:
         table.add_row("accuracy", *(_write_share(s.accuracy or 0.0) for s in summaries))
         table.add_row("  of confident predictions", *(_write_share(s.confident_accuracy or 0.0) for s in summaries))
     for name, measure in MEASURES:
         table.add_row(name, *(measure(s) for s in summaries))
+    table.add_row("  under other baselines", *(name_stability(audit.baselines) for audit in audits))
     for name, field, show_figure in BLOCK_MEASURES:
         figures = [getattr(s, field) for s in summaries]
         if any(figure is not None for figure in figures):

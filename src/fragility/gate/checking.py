@@ -27,6 +27,7 @@ import pyarrow as pa
 from fragility.arrays import is_number
 from fragility.certificates import Audit, open_audit
 from fragility.certificates.comparison import differences_between, list_differences
+from fragility.certificates.dependence import name_stability
 from fragility.errors import Advice, DataError
 from fragility.files import write_text
 from fragility.gate.estimates import RetrainedEstimates, compare_retrained
@@ -252,7 +253,8 @@ class Gate:
                 ours, theirs = (RetrainedEstimates(tuple(s)) for s in (estimates[: len(new)], estimates[len(new) :]))
                 verdicts.append(_judge(rule, name, ours, theirs, level))
         models, earlier = (tuple(_name(one.audit) for one in side) for side in (new, old))
-        return GateResult(tuple(verdicts), self.confidence, models, earlier)
+        stability = tuple(name_stability(one.audit.baselines) for one in new)
+        return GateResult(tuple(verdicts), self.confidence, models, earlier, stability)
 
     def _gather(self, audits: Any, rows: Any, labels: Any, stress: Any) -> list[AuditEvidence]:
         """Return the audits of one side, each with what else is known of its rows."""

@@ -111,12 +111,15 @@ class GateResult:
         The level at which all of them hold together.
     models, against : tuple of str
         What was audited, by kind and fingerprint, and the models of the earlier audits; none without one.
+    stability : tuple of str
+        Of each audit in ``models``, whether its finding depends on the baseline; rules judge the declared baseline.
     """
 
     verdicts: tuple[Verdict, ...]
     confidence: float
     models: tuple[str, ...]
     against: tuple[str, ...] = ()
+    stability: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         return self.outcome != "fail"
@@ -147,7 +150,13 @@ class GateResult:
         """
         width = len("inconclusive")
         lines = [f"{verdict.outcome:<{width}}  {verdict.sentence()}" for verdict in self.verdicts]
-        return "\n".join([*lines, self._conclude()])
+        return "\n".join([*lines, *self._tell_stability(), self._conclude()])
+
+    def _tell_stability(self) -> list[str]:
+        """Return whether what was judged depends on the baseline: one line, or one per model where they differ."""
+        if len(set(self.stability)) <= 1:
+            return [f"The finding under the declared baseline: {told}" for told in self.stability[:1]]
+        return [f"{model}: {told}" for model, told in zip(self.models, self.stability, strict=True)]
 
     def _conclude(self) -> str:
         counts = {outcome: sum(v.outcome == outcome for v in self.verdicts) for outcome in SIGNS}
@@ -174,7 +183,8 @@ class GateResult:
             segment = "all rows" if verdict.segment is None else verdict.segment
             cells = [f"{SIGNS[verdict.outcome]} {verdict.outcome}", verdict.rule, segment, verdict.finding()]
             lines.append(f"| {' | '.join(map(_cell, cells))} |")
-        return "\n".join([*lines, "", f"{self._conclude()}.", ""])
+        told = [text for line in self._tell_stability() for text in ("", f"{_cell(line)}.")]
+        return "\n".join([*lines, *told, "", f"{self._conclude()}.", ""])
 
     def to_junit(self) -> str:
         """Return the verdicts as a JUnit test suite, which most CI systems show.

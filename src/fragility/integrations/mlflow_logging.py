@@ -230,6 +230,7 @@ def _describe_audit(audit: Audit, numbers: AuditNumbers) -> dict[str, str]:
         "grouping": protocol.grouping,
         "groups": str(len(protocol.groups)),
         "baseline": protocol.baseline,
+        "under_other_baselines": "not compared" if numbers.dependence is None else numbers.dependence.short,
         "depth": str(protocol.depth),
     }
 

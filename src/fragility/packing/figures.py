@@ -25,6 +25,7 @@ import pandas as pd
 
 from fragility.arrays import Booleans
 from fragility.certificates import Audit
+from fragility.certificates.dependence import STABILITY_WORDS, Stability
 from fragility.errors import CertificateError
 from fragility.files import read_json
 from fragility.gate.checking import EXPOSED
@@ -181,6 +182,9 @@ def _declare_claims(audit: Audit, min_confidence: float) -> Iterator[Declared]:
     for name, groups, lost in (("flips_after_one", 1, "one group is"), ("flips_early", EARLY, "one or two groups are")):
         budget = ["flip_budget", "<=", min(groups, audit.protocol.depth)]
         yield name, f"of the confident predictions flip when {lost} lost", _write_share, _share(confident, budget)
+    if audit.manifest.baselines is not None:
+        verdict = {"file": MANIFEST, "pointer": "/baselines/verdict"}
+        yield "baselines", "under other baselines", lambda value: STABILITY_WORDS[Stability(value)], verdict
     never = _share([], ["flipped", "==", False])
     yield "never_flips", "of all predictions keep their class along the whole path", _write_share, never
     exposed = _share(confident, ["exposure", ">", EXPOSED])

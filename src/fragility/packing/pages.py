@@ -9,6 +9,7 @@ from importlib.resources import files
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
+from fragility.certificates.dependence import name_stability
 from fragility.packing.figures import AUDIT, LABELS, RELIABILITY, VERDICTS, Figure, describe_source, list_parities
 from fragility.packing.guidance import FRAMEWORKS, Finding
 from fragility.packing.sources import (
@@ -43,6 +44,8 @@ def tell_shown(evidence: Evidence, by_name: dict[str, Figure]) -> list[str]:
     """Return what the pack shows, a line each."""
     audit, told = evidence.audit, []
     told.append(f"What {by_name['rows'].shown} predictions rest on: which groups of evidence, and when each one flips.")
+    if audit.baselines is not None:
+        told.append(f"Whether this depends on what stands in for lost evidence: {name_stability(audit.baselines)}.")
     if "searched" in by_name:
         told.append(
             f"The smallest set of groups whose loss flips it, searched for {by_name['searched'].shown} of them."
@@ -74,6 +77,8 @@ def tell_missing(evidence: Evidence, findings: Sequence[Finding]) -> list[str]:
     """Return what the pack does not show, a line each."""
     audit, lattice = evidence.audit, evidence.audit.lattice_declaration
     told = []
+    if audit.baselines is None:
+        told.append("Whether the finding depends on the baseline: it was not compared under others.")
     if audit.modes_declaration is None:
         told.append("Wrong, noisy or stale values: the audit has no failure modes.")
     if (lattice is None or not lattice.has_failures) and evidence.reliability is None:
@@ -109,6 +114,10 @@ def render_index(evidence: Evidence, figures: Sequence[Figure], findings: Sequen
     early, confident = by_name["flips_early"], by_name["confident"]
     of_these = f"; of these {early.shown} flip when one or two groups of evidence are lost" if confident.value else ""
     lead = [f"Of {by_name['rows'].shown} audited predictions {confident.shown} are confident{of_these}."]
+    protocol, compared = evidence.audit.protocol, evidence.audit.baselines
+    if compared is not None:
+        sentence = compared.sentence()
+        lead.append(f"{sentence[0].upper()}{sentence[1:]}.")
     if evidence.verdicts is not None:
         lead.append(f"Judged by declared rules: {evidence.verdicts.outcome}.")
     unlike = [found.b.name for found in evidence.parities if not found.agrees]
@@ -121,7 +130,7 @@ def render_index(evidence: Evidence, figures: Sequence[Figure], findings: Sequen
         ("Rows", f"{manifest.input.rows:,}, digest {manifest.input.digest}"),
         (
             "Protocol",
-            f"{manifest.protocol_digest}, {len(evidence.audit.protocol.groups)} groups",
+            f"{manifest.protocol_digest}, {len(protocol.groups)} groups, baseline {protocol.baseline}",
         ),
         ("Root of all certificates", manifest.root_digest),
         ("Signed by", ", ".join(evidence.signers) or "nobody"),

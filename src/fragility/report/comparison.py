@@ -143,6 +143,7 @@ def _list_measures(audit: AuditNumbers) -> list[tuple[str, str]]:
         ("mean exposure of all", f"{audit.everything.mean_exposure:.2f}"),
         ("strongest evidence most often", shorten_name(audit.focus.strongest.name)),
         ("groups, depth, baseline", f"{len(pi.groups)}, {pi.depth}, {pi.baseline}"),
+        ("under other baselines", "not compared" if audit.dependence is None else audit.dependence.short),
     ]
 
 

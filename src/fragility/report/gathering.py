@@ -22,7 +22,7 @@ import fragility.report.summary as summary
 from fragility.arrays import Floats, Integers
 from fragility.certificates import Audit, BaselineComparison, ModesDeclaration
 from fragility.certificates.comparison import differences_between, rows_by_id
-from fragility.certificates.dependence import STABLE
+from fragility.certificates.dependence import name_stability
 from fragility.certificates.modes import costs_of_row
 from fragility.errors import DataError
 from fragility.evidence.replacements import Replacement, fields_of_groups, find_replacements
@@ -216,7 +216,9 @@ def _summarise_baselines(found: BaselineComparison, protocol: Protocol) -> summa
     return summary.Dependence(
         rows=rows,
         depth=found.depth,
-        stable=found.verdict == STABLE,
+        verdict=found.verdict,
+        short=name_stability(found),
+        sentence=found.sentence(),
         baselines=tuple(
             summary.BaselineNumbers(
                 name=one.baseline,
@@ -228,7 +230,7 @@ def _summarise_baselines(found: BaselineComparison, protocol: Protocol) -> summa
             )
             for one in found.figures
         ),
-        disagreeing=found.disagreeing,
+        agreements=found.agreements,
         under_all=tuple(str(own) for own in found.under_all),
         under_only=tuple((name, len(found.under_only(name))) for name in found.baselines),
     )

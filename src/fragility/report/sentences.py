@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fragility.certificates.dependence import Stability, describe_under_all
 from fragility.report.summary import (
     Accuracy,
     AuditNumbers,
@@ -14,7 +15,6 @@ from fragility.report.summary import (
 )
 from fragility.wording import (
     describe_artificial,
-    describe_dependence,
     describe_failure,
     describe_guarantee,
     describe_operator,
@@ -161,8 +161,8 @@ def write_headline(audit: AuditNumbers) -> list[str]:
         sentences.append(_describe_worst(audit.worst, "confident " if audit.confident.rows else ""))
     elif len(focus.class_losses) > 1 and early.count:
         sentences.append("No predicted class flips early clearly more often than the others.")
-    if audit.dependence is not None and not audit.dependence.stable:
-        sentences.append(f"This {_write_dependence(audit.dependence)}")
+    if audit.dependence is not None and audit.dependence.verdict is Stability.DEPENDS:
+        sentences.append(_end_sentence(audit.dependence.sentence))
     return sentences
 
 
@@ -198,38 +198,32 @@ def describe_finding(audit: AuditNumbers) -> list[str]:
     else:
         which = "It is" if focus.rows == 1 else "The most exposed of them is"
         meaning = f"{which} row {shorten_name(focus.cases[0].id)}: {describe_case(focus.cases[0])}."
-    stable = [f"The finding is {_write_dependence(found)}"] if found is not None and found.stable else []
-    return [f"{rests}.", meaning, *stable]
+    known = found is not None and found.verdict is not Stability.DEPENDS  # which opens the report instead
+    return [f"{rests}.", meaning, *([_end_sentence(found.sentence)] if found is not None and known else [])]
 
 
-def _write_dependence(found: Dependence) -> str:
-    """Return whether the finding depends on the baseline, to follow on the finding."""
-    own, *others = [
-        (one.name, write_percent(one.flips_early.value))
-        for place, one in enumerate(found.baselines)
-        if place == 0 or found.stable or one.name in found.disagreeing
-    ]
-    return f"{describe_dependence(found.rows, own, others, stable=found.stable)}."
+def _end_sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def describe_baselines(found: Dependence) -> list[str]:
     """Return which predictions flip early whatever the baseline, and which baselines the model has never seen."""
     every = found.under_all
     shown = f": rows {join_names([shorten_name(own) for own in every], SHOWN_ROWS)}" if every else ""
-    disputed = " Nobody can dispute these by the choice of a baseline." if every else ""
+    names = [one.name for one in found.baselines]
     only = [f"{count:,} under {name}" for name, count in found.under_only if count]
     rest = f" Under one baseline only: {join_names(only)}." if only else ""
-    count = write_count(len(every), "prediction flips", "predictions flip")
+    agreeing = [one.baseline for one in found.agreements if one.stability is Stability.STABLE]
     artificial = [
         describe_artificial(one.name, one.artificial)
         for one in found.baselines
-        if one.artificial and one.name in (found.baselines[0].name, *found.disagreeing)
+        if one.artificial and one.name not in agreeing
     ]
     return [
         "The same confident predictions, chosen by a hash of their ids, under every baseline that the model admits. "
-        f"The finding {'is ' if found.stable else ''}{_write_dependence(found)}",
-        f"{count} early under all {len(found.baselines)} baselines{shown}.{disputed}{rest}",
-        *(f"{text[0].upper()}{text[1:]}." for text in artificial),
+        f"{_end_sentence(found.sentence)}",
+        f"{describe_under_all(len(every), found.rows, names)}{shown}.{rest}",
+        *map(_end_sentence, artificial),
     ]
 
 

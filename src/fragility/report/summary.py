@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from fragility.certificates.comparison import SettingDifference
+from fragility.certificates.dependence import BaselineAgreement, Stability
 from fragility.evidence.stability import StabilityInterval
 from fragility.intervals import Difference, Share
 from fragility.parity import ModelParity
@@ -347,9 +348,11 @@ class Dependence:
 
     rows: int
     depth: int
-    stable: bool
+    verdict: Stability
+    short: str  # the verdict in a few words
+    sentence: str  # and with the shares it follows from
     baselines: tuple[BaselineNumbers, ...]  # the declared one first
-    disagreeing: tuple[str, ...]
+    agreements: tuple[BaselineAgreement, ...]  # of each other baseline with the declared one
     under_all: tuple[str, ...]  # ids of those that flip early under every baseline
     under_only: tuple[tuple[str, int], ...]  # how many flip early under one baseline and no other
 
