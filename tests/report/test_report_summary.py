@@ -256,9 +256,9 @@ def test_the_finding_under_other_baselines_is_told() -> None:
     plain = small_audit(100)
     assert "depend on the baseline?" not in fg.Report.of(plain).markdown
     assert fg.Report.of(plain).summary.audits[0].dependence is None
-    few = fg.Report.of(with_baselines({})).markdown
+    few = fg.Report.of(with_baselines({}, rows=40)).markdown
     assert "## Does the finding depend on the baseline?" in few
-    assert "Too few rows to tell whether the finding depends on the baseline: 19 predictions were confident" in few
+    assert "Too few rows to tell whether the finding depends on the baseline: " in few and "are needed" in few
     alike = with_baselines({"typical": 0, "median": 0, "mean": 0}, rows=400)
     told = fg.Report.of(alike).markdown
     assert "The finding is stable across baselines: of" in told and "within two groups under all 3 baselines" in told
