@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
@@ -482,6 +483,62 @@ def test_preprocessing_that_depends_on_its_batch_is_refused() -> None:
     model = make_pipeline(centre, LogisticRegression()).fit(X_train, y)
     with pytest.raises(fg.ModelError, match="depends on the other rows of its batch"):
         certified(model, X_train, X)
+
+
+def test_preprocessing_that_counts_its_rows_is_refused() -> None:
+    X_train, y, X = numbers()
+    lone = FunctionTransformer(lambda rows: rows if len(rows) > 1 else 1.0 - rows, feature_names_out="one-to-one")
+    model = make_pipeline(lone, LogisticRegression()).fit(X_train, y)
+    with pytest.raises(fg.ModelError, match="depends on the other rows of its batch"):
+        certified(model, X_train, X)
+
+
+class Counting:
+    """Answers unstressed rows as they are, and stressed ones by another rule in the batches of an audit."""
+
+    def __init__(self, baseline: np.ndarray, deceives: Any) -> None:
+        self.baseline, self.deceives = baseline, deceives
+
+    def __call__(self, rows: np.ndarray) -> np.ndarray:
+        score = 3.0 * rows[:, 0]
+        if self.deceives(len(rows)):
+            stressed = (np.abs(rows - self.baseline) < 1e-9).any(axis=1)
+            score = np.where(stressed, 6.0, score)
+        return sigmoid(score)
+
+
+@pytest.mark.parametrize(
+    ("deceives", "asked"),
+    [
+        (lambda count: count > 1, "alone"),
+        (lambda count: count >= 128, "alone"),
+        (lambda count: count == 1 or count > 128, "in a batch of"),
+    ],
+)
+def test_a_model_that_counts_the_states_it_is_asked_about_is_refused(deceives: Any, asked: str) -> None:
+    X = np.random.default_rng(1).normal(size=(400, 3))
+    X[:, 0] = np.abs(X[:, 0])
+    honest = Model.wrap(Counting(np.zeros(3), lambda count: False), classes=[0, 1])
+    protocol = Protocol.fit(honest, X)
+    baseline = np.array([column.baseline for column in protocol.columns])
+    model = Model.wrap(Counting(baseline, deceives), classes=[0, 1])
+    message = rf"answers a stressed row otherwise when it is asked {asked}.*give a model that answers row by row"
+    with pytest.raises(fg.ModelError, match=message):
+        fg.audit(model, X, protocol)
+
+
+def test_a_verifier_asks_states_alone_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    X = np.random.default_rng(1).normal(size=(400, 3))
+    X[:, 0] = np.abs(X[:, 0])
+    protocol = Protocol.fit(Model.wrap(Counting(np.zeros(3), lambda count: False), classes=[0, 1]), X)
+    baseline = np.array([column.baseline for column in protocol.columns])
+    model = Model.wrap(Counting(baseline, lambda count: count > 1), classes=[0, 1])
+    with monkeypatch.context() as patched:  # an auditor who does not look
+        patched.setattr("fragility.auditing.certifying.check_steady_states", lambda *_: None)
+        certs = fg.audit(model, X, protocol)
+    for sample in (None, 3):
+        with pytest.raises(fg.VerificationError, match="otherwise when it is asked alone than among the states of an"):
+            fg.verify(certs, model, X, sample=sample)
 
 
 def test_a_random_model_is_refused() -> None:

@@ -147,6 +147,72 @@ def test_arrays_whose_size_a_row_decides_are_refused() -> None:
     read_graph(make_file(shaped).SerializeToString())  # the number of rows is not a value of a row
 
 
+def node(name: str, inputs: str, output: str, **attributes: Any) -> Any:
+    return helper.make_node(name, inputs.split(), [output], **attributes)
+
+
+COUNT = [
+    node("Shape", "X", "shape"),
+    node("Gather", "shape zero", "count"),
+    node("Cast", "count", "number", to=FLOAT),
+]
+NUMBERS = {
+    "zero": np.array(0, dtype=np.int64),
+    "one": np.array([1], dtype=np.int64),
+    "many": np.array(64.0, dtype=np.float32),
+    "axis": np.array([0], dtype=np.int64),
+    "ones": np.ones((1, 2), dtype=np.float32),
+}
+DEPENDS = "depends on the number of rows that are asked about at once"
+MIXES = "mixes rows with each other"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "sentence"),
+    [
+        ([*COUNT, node("Mul", "X number", "h")], f"what the operator Mul gives {DEPENDS}"),
+        ([*COUNT, node("Greater", "number many", "c"), node("Where", "c X ones", "h")], f"Where gives {DEPENDS}"),
+        ([*COUNT, node("Range", "zero count zero", "h")], f"Range gives {DEPENDS}"),
+        ([node("Size", "X", "s"), node("Cast", "s", "n", to=FLOAT), node("Div", "X n", "h")], f"Div gives {DEPENDS}"),
+        ([*COUNT, node("Mul", "number many", "h")], f"its output 'h' {DEPENDS}"),
+        ([*COUNT, node("Expand", "ones shape", "e"), node("ReduceSum", "e axis", "n"), node("Mul", "X n", "h")],
+         f"the operator ReduceSum {MIXES}"),
+        ([*COUNT, node("ConstantOfShape", "shape", "e"), node("CumSum", "e zero", "n"), node("Add", "X n", "h")],
+         f"the operator CumSum {MIXES}"),
+        ([node("ReduceMean", "X", "m", axes=[0]), node("Sub", "X m", "h")], f"the operator ReduceMean {MIXES}"),
+        ([node("ReduceMax", "X", "m", axes=[-2]), node("Sub", "X m", "h")], f"the operator ReduceMax {MIXES}"),
+        ([node("ReduceSum", "X", "m", keepdims=0), node("Div", "X m", "h")], f"the operator ReduceSum {MIXES}"),
+        ([node("Softmax", "X", "h", axis=0)], f"the operator Softmax {MIXES}"),
+    ],
+)  # fmt: skip
+def test_values_that_depend_on_the_number_of_rows_are_refused(nodes: list[Any], sentence: str) -> None:
+    outputs = ("h",) if "its output" in sentence else ("probabilities",)
+    last = [] if outputs == ("h",) else [node("Softmax", "h", "probabilities")]
+    assert sentence in refuse(make_file([*nodes, *last], NUMBERS, outputs))
+
+
+def test_the_number_of_rows_may_give_sizes_and_the_number_of_columns_anything() -> None:
+    sizes = [
+        *COUNT[:1],
+        node("Slice", "shape axis one", "rows"),
+        node("Concat", "rows one", "column", axis=0),
+        node("Expand", "ones shape", "e"),
+        node("Add", "X e", "h"),
+        node("ConstantOfShape", "column", "zeros"),
+        node("Add", "h zeros", "k"),
+        node("Reshape", "k shape", "l"),
+        node("ReduceSum", "l one", "sum", keepdims=1),
+        node("Div", "l sum", "m"),
+    ]
+    width = [
+        node("Gather", "shape one", "width"),  # as attention divides by it
+        node("Cast", "width", "columns", to=FLOAT),
+        node("Sqrt", "columns", "root"),
+        node("Div", "m root", "n"),
+    ]
+    read_graph(make_file([*sizes, *width, node("Softmax", "n", "probabilities")], NUMBERS).SerializeToString())
+
+
 def test_inputs_and_outputs_that_are_no_rows_are_refused() -> None:
     def answer(change: Any) -> str:
         model = make_file([SOFTMAX])

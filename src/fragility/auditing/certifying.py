@@ -28,7 +28,7 @@ from fragility.certificates.manifest import CLAIM, LIMITS, AuditedModel, Audited
 from fragility.certificates.modes import ModesClaims, modes_context, with_modes
 from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.blackbox import trace_blackbox
-from fragility.engines.checking import trace_checked
+from fragility.engines.checking import check_steady_states, trace_checked
 from fragility.engines.choice import NativeEngine, ReadyEngine, choose_native
 from fragility.engines.trace import HandedOver, Progress, Trace
 from fragility.errors import Advice, DataError, EngineError, ModelError
@@ -155,12 +155,17 @@ class PartAuditor:
     def trace(self, rows: EvidenceRows, progress: Progress | None = None, engine: ReadyEngine | None = None) -> Trace:
         """Return the trace of rows bound to this model and protocol; a native engine's answers are checked per row.
 
+        Some states are asked again alone and in other batches, unless there are fewer than four rows.
+
         engine: made ready before, for rows of the form of these.
         """
         engine = engine or self.make_ready(rows)
         if engine is None:
-            return trace_blackbox(rows, self.protocol, byte_budget=self.byte_budget, progress=progress)
-        return trace_checked(engine, rows, self.protocol, self.byte_budget, progress)
+            trace = trace_blackbox(rows, self.protocol, byte_budget=self.byte_budget, progress=progress)
+        else:
+            trace = trace_checked(engine, rows, self.protocol, self.byte_budget, progress)
+        check_steady_states(trace, rows, self.protocol)
+        return trace
 
     def trace_part(self, X: Any, ids: Sequence[Any] | None = None) -> TracedRows:
         """Return what is observed of raw rows: the first half of their audit, which uses every core."""

@@ -11,6 +11,9 @@ edge of a rule. So every row is looked at, and the model itself is asked about a
                  follows from the row's id
 
 Whether a row is in doubt depends on that row alone, never on the batch or the part it came in.
+
+A model may count the rows that it is asked about at once. So some random states of every trace are asked alone and in
+batches of other sizes as well (`check_steady_states`).
 """
 
 from __future__ import annotations
@@ -24,14 +27,17 @@ import numpy as np
 from fragility.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats, Integers, rows_within
 from fragility.engines.blackbox import row_keys, trace_blackbox
 from fragility.engines.trace import CONTRADICTED, UNPROMISED, Progress, StatesAsked, Trace, original_confidence
+from fragility.errors import ModelError
 from fragility.evidence import EvidenceRows, OwnRows, RowStates, blend
-from fragility.evidence.agreement import original_class
+from fragility.evidence.agreement import PROBABILITY_ROUNDING, ROUNDING, original_class
 from fragility.ids import id_keys
 from fragility.protocol import Protocol
 from fragility.protocol_parts import operator_width
 from fragility.scores import pseudo_logits, removal_order, support_margin
 
 BATCH_ROWS = 16384
+STEADY_STATES = 256  # of a trace, that are asked again in other batches
+LONE_STATES = 8  # of them, that are asked alone
 COPIES = 8  # of the cells of a batch: x, its stressed copy and what is needed to make it
 
 
@@ -185,7 +191,7 @@ def trace_undecided(
     if engine.native.bounded:
         p = q = rows.predict(x)
     else:
-        cells, claimed = _draw_states(trace, x, rows, protocol, rows.ids)
+        cells, claimed = _draw_states(trace, x, rows, protocol, _draw_by_id(rows.ids))
         p, q = np.split(rows.predict(np.concatenate([x, cells])), 2)
     named = decide(p)
     if named is not None and not np.array_equal(named, trace.predicted):
@@ -202,7 +208,7 @@ def list_checked_states(engine: Any, rows: EvidenceRows, protocol: Protocol) -> 
     x = rows.dense()
     cells = [x, rows.stressed(x, _remove_halves(rows.ids, rows.n_groups))]
     if not engine.native.bounded and not engine.doubts(x).any():
-        cells.append(_draw_states(engine.trace(rows), x, rows, protocol, rows.ids)[0])
+        cells.append(_draw_states(engine.trace(rows), x, rows, protocol, _draw_by_id(rows.ids))[0])
     return np.concatenate(cells)
 
 
@@ -217,7 +223,7 @@ def _find_contradicted_claims(trace: Trace, rows: EvidenceRows, protocol: Protoc
         original_class(rows, p, protocol.resolution, part)  # refuses a model whose predict contradicts it
         claimed = None
         if not native.bounded:  # else its rounding is known for every row: no other state says more
-            cells, claimed = _draw_states(seen, x, rows, protocol, rows.ids[part])
+            cells, claimed = _draw_states(seen, x, rows, protocol, _draw_by_id(rows.ids[part]))
             q = rows.predict(cells)
         wrong[part] = _find_contradicted_states(seen, rows, protocol, native, p, q, claimed)
     return wrong
@@ -244,17 +250,22 @@ def _differ(own: Floats, claimed: Floats, tolerance: float) -> Booleans:
     return np.asarray(~(np.abs(own - claimed) <= tolerance * (1.0 + 1e-3 * np.abs(own))))
 
 
+def _draw_by_id(ids: Sequence[Hashable]) -> Integers:
+    """Return (m,) numbers that follow from the ids, so that a row draws the same state wherever it stands."""
+    words = np.frombuffer(id_keys(ids).tobytes(), dtype=">u8").reshape(-1, 2)[:, 0]
+    return (words >> np.uint64(11)).astype(np.int64)
+
+
 def _draw_states(
-    seen: Trace, x: Floats, rows: EvidenceRows, protocol: Protocol, ids: Sequence[Hashable]
+    seen: Trace, x: Floats, rows: EvidenceRows, protocol: Protocol, drawn: Integers
 ) -> tuple[Floats, Floats]:
     """Return one state per row, a step of its path or a severity at which all fades, and the margin claimed there.
 
-    The row's id draws the state, so that it is the same wherever the row stands. It is returned as cells (m, d). A
+    drawn: (m,) whole numbers, which choose the states modulo their number. A state is returned as cells (m, d). A
     claim of NaN says that the prediction has flipped there.
     """
     depth, everyone = protocol.depth, np.arange(len(x))
-    words = np.frombuffer(id_keys(ids).tobytes(), dtype=">u8").reshape(-1, 2)[:, 0]
-    choice = (words >> np.uint64(11)).astype(np.int64) % (depth + seen.fade_margin.shape[1])
+    choice = drawn % (depth + seen.fade_margin.shape[1])
     step = np.minimum(choice, depth - 1) + 1
     claimed = seen.path_margin[everyone, step]
     rank = np.full((len(x), rows.n_groups), rows.n_groups)  # place of each group in the order
@@ -269,6 +280,48 @@ def _draw_states(
         )
         cells[fading] = blend(x[fading], rows.baseline, severity[:, None], rows.stepwise)
     return cells, claimed
+
+
+# --- a few states, alone and in other batches ----------------------------------------------------------------
+
+
+def check_steady_states(
+    trace: Trace, rows: EvidenceRows, protocol: Protocol, seed: int = 0, lone: int | None = None
+) -> None:
+    """Ask about random states of a trace alone and in batches of other sizes; refuse a model that answers differently.
+
+    seed: of the choice of states and sizes; an audit always makes the same choice, a verifier draws a new one.
+    lone: how many states are asked alone; by default one for every four rows, up to `LONE_STATES`.
+    """
+    lone, chance = min(LONE_STATES, len(rows) // 4) if lone is None else lone, np.random.default_rng(seed)
+    if not lone or not len(rows):
+        return
+    count = min(STEADY_STATES, max(len(rows), 2 * lone))
+    chosen = np.resize(chance.permutation(len(rows)), count)
+    few, seen = rows.take(chosen.tolist()), trace.rows(chosen)
+    on_path, fades = chance.integers(protocol.depth, size=count), seen.fade_margin.shape[1]
+    fading = protocol.depth + chance.integers(max(fades, 1), size=count)
+    choice = np.where((chance.random(count) < 0.5) | (fades == 0), on_path, fading)
+    cells, claimed = _draw_states(seen, few.dense(), few, protocol, choice)
+    sizes = [1] * lone
+    while sum(sizes) < len(chosen):
+        sizes.append(int(2.0 ** chance.uniform(1.0, 8.0)))
+    stops = np.cumsum(sizes)
+    p = np.concatenate([few.predict(cells[start:stop]) for start, stop in zip([0, *stops], stops, strict=False)])
+    own = StatesAsked.of(protocol, rows.n_groups).margins(p, seen.predicted, rows.offset)
+    support = support_margin(p, seen.predicted, rows.offset)
+    rounding = max(protocol.resolution, ROUNDING)
+    apart = np.abs(1 / (1 + np.exp(-own)) - 1 / (1 + np.exp(-claimed))) > PROBABILITY_ROUNDING
+    differs = np.where(np.isnan(claimed), support > 2 * rounding, apart & _differ(own, claimed, 2 * rounding))
+    if differs.any():
+        i = int(np.argmax(differs))
+        alone = "alone" if i < lone else f"in a batch of {sizes[int(np.searchsorted(stops, i, side='right'))]}"
+        raise ModelError(
+            f"{rows.model.kind} answers a stressed row otherwise when it is asked {alone} than among the states of an "
+            f"audit (row {few.ids[i]!r}; {differs.sum()} of {len(chosen)} states that were tried): its answers depend "
+            "on how many rows it is asked about at once, so they cannot be certified; give a model that answers row by "
+            "row"
+        )
 
 
 # --- every row that is answered for -------------------------------------------------------------------------

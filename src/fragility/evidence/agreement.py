@@ -111,9 +111,10 @@ def check_steady(rows: EvidenceRows, resolution: float) -> None:
             _compare(together[part], rows.predict(many[part]), rows, resolution, company)
             start, size = start + size, 2 * size
     if rows.model.transformer is not None and rows.native_matrix and m > 1:
-        some = rows_at(rows.source.native, slice(m // 2, m))
-        whole = call_model(lambda: rows.model.probabilities(some), rows.source)
-        _compare(p[m // 2 :], whole, rows, resolution, company)
+        for places in (slice(m // 2, m), slice(0, 1), slice(m - 1, m)):
+            some = rows_at(rows.source.native, places)
+            whole = call_model(lambda: rows.model.probabilities(some), rows.source)  # noqa: B023
+            _compare(p[places], whole, rows, resolution, company)
     original_class(rows, p, resolution, slice(0, m))
 
 

@@ -3,7 +3,8 @@
 A graph of a known kind is a fixed sequence of array operations. Operators that loop, branch, draw at random, come from
 another library or make arrays whose size depends on the values of a row are refused, and so are weights that lie in
 other files. What is left takes a time and a memory that depend on the number of rows alone, so a trial with the largest
-batch says what any batch takes.
+batch says what any batch takes. The number of rows may give sizes, but no value may depend on it: a row would get
+another answer in another batch.
 
 ``soundness`` loads this module by its path, in a process of its own. It imports numpy and, in its functions, onnx and
 onnxruntime; nothing of this package.
@@ -64,6 +65,14 @@ LEARNED_NAMES = (
 )
 ARITHMETIC, LEARNED = frozenset(ARITHMETIC_NAMES.split()), frozenset(LEARNED_NAMES.split())
 SIZES = ("Shape", "Size")  # their outputs depend on no value
+# Operators that give a row of their output for each row of their inputs, by the ranks of these.
+OTHERWISE_NAMES = (
+    "ArgMax ArgMin ArrayFeatureExtractor BatchNormalization Constant CumSum Einsum EyeLike Flatten Gather "
+    "GatherElements GatherND GroupNormalization InstanceNormalization LayerNormalization ScatterElements ScatterND "
+    "Shape Size Transpose Trilu"
+)
+ROW_BY_ROW = (ARITHMETIC | LEARNED) - frozenset(OTHERWISE_NAMES.split())
+MIXING_AXIS = {"ArgMax": 0, "ArgMin": 0, "CumSum": 0, "Hardmax": -1, "LogSoftmax": -1, "Softmax": -1, "TopK": -1}
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -125,6 +134,9 @@ def _check_graph(model: Any, size: int) -> None:
     for output in graph.output:
         if output.name not in known:
             raise GraphError(f"no operator gives its output {output.name!r}")
+    counting = {*SIZES, *MIXING_AXIS, *(f"Reduce{name}" for name in REDUCTIONS)}
+    if any(node.op_type in counting for node in graph.node):
+        _RowCount(model).check()
 
 
 def _refuse_domain(domain: str) -> None:
@@ -162,6 +174,197 @@ def _check_tensor(tensor: Any, size: int) -> None:
         raise GraphError(f"its weights {tensor.name!r} lie in another file; save it as one file without external data")
     if len(tensor.dims) > MOST_RANK or min(tensor.dims, default=0) < 0 or math.prod(tensor.dims) > 8 * size:
         raise GraphError(f"its weights {tensor.name!r} declare dimensions that the file has no content for")
+
+
+# --- the number of rows -----------------------------------------------------------------------------------------
+
+
+class _RowCount:
+    """Follows the number of rows through a graph whose operators were checked.
+
+    ``rows``: what has as many entries as there are rows. ``first``: those of them whose first axis is the rows.
+    ``counts``: what is computed from the number of rows, with a flag for each entry of a list of sizes, or None if
+    every entry may depend on it.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.graph = model.graph
+        held = {tensor.name for tensor in self.graph.initializer}
+        self.rows = {value.name for value in self.graph.input} - held
+        self.first = set(self.rows)
+        self.counts: dict[str, list[bool] | None] = {}
+        self.shapes = _infer_shapes(model)
+        self.constants = {tensor.name: tensor for tensor in self.graph.initializer}
+        self.opset = max((entry.version for entry in model.opset_import if entry.domain in STANDARD), default=0)
+
+    def check(self) -> None:
+        """Raise GraphError where a value depends on the number of rows."""
+        for node in self.graph.node:
+            self._check_mixing(node)
+            self._follow(node)
+        for output in self.graph.output:
+            if output.name in self.counts:
+                self._refuse(f"its output {output.name!r}")
+
+    def _refuse(self, what: str) -> None:
+        raise GraphError(
+            f"{what} depends on the number of rows that are asked about at once, so a row would get another answer in "
+            "another batch; export a model that answers row by row"
+        )
+
+    def _follow(self, node: Any) -> None:
+        inputs = [name for name in node.input if name]
+        outputs = [name for name in node.output if name]
+        if node.op_type == "Constant":
+            self.constants.update(dict.fromkeys(outputs, node))
+        elif node.op_type in SIZES:
+            flags = self._flags_of_shape(node, inputs[0])
+            if any(flags):
+                self.counts[outputs[0]] = flags if node.op_type == "Shape" else [True]
+        elif any(name in self.counts for name in inputs):
+            self._follow_count(node, inputs, outputs)
+        elif any(name in self.rows for name in inputs):
+            self.rows.update(outputs)
+            if self._keeps_rows_first(node):
+                self.first.update(outputs)
+
+    def _follow_count(self, node: Any, inputs: list[str], outputs: list[str]) -> None:
+        """Follow an operator that reads the number of rows."""
+        places = [i for i, name in enumerate(node.input) if name in self.counts]
+        sizes = {"ConstantOfShape": 0, "Expand": 1, "Reshape": 1, "Tile": 1}
+        if node.op_type in sizes and places == [sizes[node.op_type]]:
+            self.rows.update(outputs)  # as many entries as rows, but no value that depends on their number
+            flags = self.counts[node.input[places[0]]]
+            if flags and flags[0] and not any(flags[1:]) and node.input[0] not in self.rows:
+                self.first.update(outputs)
+            return
+        if any(name in self.rows for name in inputs) or node.op_type in ("EyeLike", "Range"):
+            self._refuse(f"what the operator {node.op_type} gives")
+        for name in outputs:
+            self.counts[name] = self._flags_after(node)
+        if all(flags is not None and not any(flags) for flags in (self.counts[name] for name in outputs)):
+            for name in outputs:  # a number of columns, taken from a list of sizes
+                del self.counts[name]
+
+    def _flags_of_shape(self, node: Any, name: str) -> list[bool]:
+        """Return which sizes of a value may depend on the number of rows."""
+        if name not in self.rows:
+            return [False]
+        shape = self.shapes.get(name)
+        if shape is None:
+            return [True]
+        flags = [size is None for size in shape]
+        held = attributes_of(node)
+        return flags[held.get("start", 0) : held.get("end", len(flags))]
+
+    def _flags_after(self, node: Any) -> list[bool] | None:
+        """Return the flags of what an operator makes of lists of sizes; None if they are not followed."""
+        flags = self.counts.get(node.input[0]) if node.input else None
+        try:
+            if node.op_type in ("Cast", "Identity", "Squeeze", "Unsqueeze") and flags is not None:
+                return list(flags)
+            if node.op_type == "Gather" and flags is not None:
+                return [flags[int(place)] for place in np.ravel(self._constant(node.input[1]))]
+            if node.op_type == "Slice" and flags is not None and len(node.input) > 2:
+                start, stop = (int(np.ravel(self._constant(name))[0]) for name in node.input[1:3])
+                step = int(np.ravel(self._constant(node.input[4]))[0]) if len(node.input) > 4 and node.input[4] else 1
+                return flags[slice(start, stop, step)]
+            if node.op_type == "Concat":
+                out: list[bool] = []
+                for name in node.input:
+                    own = self.counts[name] if name in self.counts else [False] * np.size(self._constant(name))
+                    if own is None:
+                        return None
+                    out += own
+                return out
+        except (KeyError, IndexError, TypeError, ValueError):
+            return None
+        return None
+
+    def _constant(self, name: str) -> Array:
+        import onnx
+
+        held = self.constants[name]
+        if isinstance(held, onnx.TensorProto):
+            return np.asarray(onnx.numpy_helper.to_array(held))
+        return np.asarray(next(iter(attributes_of(held).values())))
+
+    def _rank(self, name: str) -> int | None:
+        shape = self.shapes.get(name)
+        return None if shape is None else len(shape)
+
+    def _keeps_rows_first(self, node: Any) -> bool:
+        """Whether the first axis of what an operator gives is certainly the rows."""
+        if node.op_type not in ROW_BY_ROW:
+            return False
+        held = attributes_of(node)
+        if node.op_type in ("MatMul", "Gemm"):
+            sound = self._rank(node.input[0]) == 2 and not held.get("transA", 0)
+            return sound and node.input[0] in self.first and not self.rows.intersection(node.input[1:])
+        if node.op_type == "Concat" and held.get("axis") in (0, *(-(self._rank(n) or 0) for n in node.input)):
+            return False
+        ranks = [self._rank(name) for name in [*node.input, *node.output] if name]
+        of_rows = [name for name in node.input if name in self.rows]
+        if any(name not in self.first for name in of_rows) or any(rank is None for rank in ranks):
+            return node.domain == LEARNING and all(name in self.first for name in of_rows)
+        return max(ranks[: len(node.input)], default=0) == self._rank(of_rows[0])  # type: ignore[type-var]
+
+    def _check_mixing(self, node: Any) -> None:
+        """Refuse an operator that adds up, orders or compares rows with each other."""
+        if not node.input or node.input[0] not in self.first:
+            return
+        held, rank = attributes_of(node), self._rank(node.input[0])
+        if node.op_type.startswith("Reduce"):
+            axes = held.get("axes")
+            if axes is None and len(node.input) > 1 and node.input[1]:
+                if node.input[1] not in self.constants:
+                    return
+                axes = np.ravel(self._constant(node.input[1])).tolist()
+            if not axes:
+                mixed = not held.get("noop_with_empty_axes", 0)
+            else:
+                mixed = any(axis in (0, -(rank or 0)) for axis in axes if axis == 0 or rank)
+        elif node.op_type in MIXING_AXIS:
+            older = self.opset < 13 and node.op_type in ("Hardmax", "LogSoftmax", "Softmax")
+            axis = held.get("axis", 1 if older else MIXING_AXIS[node.op_type])
+            if node.op_type == "CumSum":
+                if node.input[1] not in self.constants:
+                    return
+                axis = int(np.ravel(self._constant(node.input[1]))[0])
+            mixed = axis == 0 or (rank is not None and axis == -rank)
+        else:
+            return
+        if mixed:
+            raise GraphError(
+                f"the operator {node.op_type} mixes rows with each other, so a row would get another answer in another "
+                "batch; export a model that answers row by row"
+            )
+
+
+def _infer_shapes(model: Any) -> dict[str, list[int | None] | None]:
+    """Return the sizes of values by name, None for a size that the graph's inputs leave open, as far as they follow.
+
+    Sizes that the file declares itself are not believed.
+    """
+    import onnx
+
+    bare = onnx.ModelProto()
+    bare.CopyFrom(model)
+    del bare.graph.value_info[:]
+    for output in bare.graph.output:
+        if output.type.HasField("tensor_type"):
+            output.type.tensor_type.ClearField("shape")
+    try:
+        inferred = onnx.shape_inference.infer_shapes(bare, data_prop=True)
+    except Exception:  # the library's own; without shapes more is refused
+        inferred = bare
+    shapes: dict[str, list[int | None] | None] = {t.name: list(t.dims) for t in model.graph.initializer}
+    for value in [*inferred.graph.input, *inferred.graph.value_info, *inferred.graph.output]:
+        kind = value.type.tensor_type
+        if value.type.HasField("tensor_type") and kind.HasField("shape"):
+            sizes = [dim.dim_value if dim.HasField("dim_value") else None for dim in kind.shape.dim]
+            shapes[value.name] = sizes
+    return shapes
 
 
 # --- trees ------------------------------------------------------------------------------------------------------

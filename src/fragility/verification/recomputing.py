@@ -7,6 +7,7 @@ modes block the model is asked for every value of every unit.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,6 +27,7 @@ from fragility.certificates.manifest import Tolerance
 from fragility.certificates.modes import modes_claims_of
 from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.blackbox import trace_blackbox
+from fragility.engines.checking import check_steady_states
 from fragility.engines.choice import never_reads, refusal
 from fragility.engines.lattice.additive import FlipRule
 from fragility.engines.lattice.whole import find_lattice, never_searches, row_blocks
@@ -44,6 +46,7 @@ from fragility.verification.outcome import Check, Difference, Recheck, find_diff
 from fragility.wording import MINIMUM, NONE_AT_ALL, join_names, none_up_to
 
 EXACT = ("predicted", "flip_budget", "flipped", "thresholds", "path", "path_predicted")
+ASKED_ALONE = 32  # states that the model is asked about one by one
 ASKED_STATES = 1024  # per row: how often the model itself is asked about what an engine claims
 DISAGREEMENT = 1e-9  # of probabilities: sums of the same terms in another order
 SEARCHED = ("smallest_state", "smallest_size", "smallest_set", "smallest_count")
@@ -56,7 +59,9 @@ class ClaimRecheck(Recheck):
     def confirm(self, table: pa.Table, claims: Claims, rows: EvidenceRows) -> None:
         """Recompute the claims of a table's rows, which are given in the same order."""
         protocol = self.audit.protocol
-        fresh = claims_from(trace_blackbox(rows, protocol), rows, protocol)
+        trace = trace_blackbox(rows, protocol)
+        check_steady_states(trace, rows, protocol, secrets.randbits(128), ASKED_ALONE)
+        fresh = claims_from(trace, rows, protocol)
         differences = compare_claims(claims, fresh, protocol, self.tolerance, self.audit.classes)
         if self.audit.extent == "summary":
             differences += self._digest_differences(table, rows, fresh)
