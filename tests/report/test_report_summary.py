@@ -238,14 +238,15 @@ def test_labels_must_cover_the_rows_and_be_classes(certs) -> None:
 # --- other baselines ----------------------------------------------------------------------------------------
 
 
-def with_baselines(early: dict[str, int], rows: int = 100) -> fg.Certificates:
-    """A small audit and a comparison in which so many rows flip early under each other baseline."""
+def with_baselines(early: dict[str, int | None], rows: int = 100) -> fg.Certificates:
+    """A small audit and a comparison in which so many rows flip early under each other baseline; None: the same."""
     certs = small_audit(rows)
     model, X = declared_model(), whole_numbers(rows, 1).to_numpy()
     found = fg.compare_baselines(model, X, certs.protocol, certificates=certs)
     table = found.table
     for name, count in early.items():
-        budgets = np.where(np.arange(len(table)) < count, 2, found.depth + 1)
+        budgets = np.where(np.arange(len(table)) < (count or 0), 2, found.depth + 1)
+        budgets = found.flip_budgets("typical") if count is None else budgets
         column = f"flip_budget_{name}"
         place = table.column_names.index(column)
         table = table.set_column(place, column, pa.array(budgets, type=pa.int32()))
@@ -259,7 +260,7 @@ def test_the_finding_under_other_baselines_is_told() -> None:
     few = fg.Report.of(with_baselines({}, rows=40)).markdown
     assert "## Does the finding depend on the baseline?" in few
     assert "Too few rows to tell whether the finding depends on the baseline: " in few and "are needed" in few
-    alike = with_baselines({"typical": 0, "median": 0, "mean": 0}, rows=400)
+    alike = with_baselines({"median": None, "mean": None}, rows=400)
     told = fg.Report.of(alike).markdown
     assert "The finding is stable across baselines: of" in told and "within two groups under all 3 baselines" in told
     other = with_baselines({"mean": 0}, rows=400)
