@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import naive_dependence
@@ -392,3 +393,37 @@ def test_a_folder_holds_the_comparison_of_as_many_rows_as_can_be_compared(load_d
     stored = fg.open_audit(audit.save(tmp_path / "audit"))
     assert stored.baselines.table.equals(audit.baselines.table)
     assert fg.verify(stored, model, X, sample=20)
+
+
+# --- which baselines there are ------------------------------------------------------------------------------
+
+
+def test_a_baseline_cannot_be_left_out_in_silence(protocol):
+    document = protocol.to_dict()
+    del document["alternatives"]["missing"], document["alternatives"]["mean"]
+    with pytest.raises(ProtocolError, match="beside typical, median it must refuse missing, mean, got none"):
+        fg.Protocol.from_dict(document)
+
+
+@pytest.mark.parametrize("space", ["transformed", "raw"])
+def test_a_baseline_said_to_be_refused_is_put_to_the_model(space, rows):
+    own = fitted("credit_g", "lightgbm", space)
+    protocol = fg.Protocol.fit(own.model, own.X_train, depth=4, severities=(0.5, 1.0))
+    kept = tuple(other for other in protocol.stored if other.name == "median")
+    forged = replace(protocol, stored=kept, refused=("missing", "mean"))
+    X = own.X_test[:60].reset_index(drop=True)
+    certs = fg.audit(own.model, X, forged, lattice=False)
+    certs = certs.with_baselines(fg.compare_baselines(own.model, X, forged, certificates=certs))
+    result = fg.verify(certs, own.model, X)
+    assert [check.name for check in result.checks if not check.passed] == ["refused"]
+    assert "protocol.refused: claimed missing, recomputed the model admits it" in str(result)
+    assert "protocol.refused: claimed mean, recomputed the model admits it" in str(result)
+
+
+def test_a_model_that_refuses_missing_values_is_verified(rows):
+    X = rows[["duration", "age", "installment_commitment"]]
+    model = LogisticRegression().fit(X, rows.index % 2)
+    protocol = fg.Protocol.fit(model, X)
+    assert protocol.alternatives == ("median", "mean") and protocol.refused == ("missing",)
+    result = fg.verify(fg.audit(model, X, protocol), model, X)
+    assert result.complete and "missing is refused by the model" in str(result)

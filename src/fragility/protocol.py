@@ -30,6 +30,7 @@ from fragility.evidence.baselines import (
     Units,
     fit_alternatives,
     fit_baseline,
+    list_refused,
     missing_space,
     with_values,
 )
@@ -77,6 +78,8 @@ class Protocol:
         The raw fields whose baseline is a value that no training row has, such as nominal fields under ``mean``.
     stored : tuple of Alternative
         The other baselines that the model admits; :attr:`alternatives` has their names.
+    refused : tuple of str
+        Those among ``typical``, ``median``, ``missing`` and ``mean`` that it does not admit.
     operators, severities, depth, reading, weights, exposure_weights, resolution, smoothing : settings
         As :meth:`fit` explains them.
     decision : Decision or None
@@ -111,6 +114,7 @@ class Protocol:
     baseline: str
     artificial: tuple[str, ...] = ()
     stored: tuple[Alternative, ...] = ()
+    refused: tuple[str, ...] = ()
     operators: tuple[str, ...] = DEFAULT_OPERATORS
     severities: tuple[float, ...] = DEFAULT_SEVERITIES
     depth: int = DEFAULT_DEPTH
@@ -275,7 +279,7 @@ class Protocol:
         if fitted.name == "missing" and fitted.artificial:
             warnings.warn(describe_artificial(fitted.name, fitted.artificial), stacklevel=2)
         others = fit_alternatives(fitted.name, evidence, protocol.evidence, wrapped, rows, bound)
-        return replace(protocol, stored=others)
+        return replace(protocol, stored=others, refused=list_refused(fitted.name, others))
 
     @classmethod
     def paper(cls, model: Any, X_train: Any, **changes: Any) -> Protocol:
@@ -338,7 +342,7 @@ class Protocol:
         if other.values is None:
             raw = missing_space(self.evidence, other)
             modes = self.modes.in_raw_fields(self.fields)
-            return named(space=raw.space, columns=raw.columns, groups=raw.groups, stored=(), modes=modes)
+            return named(space=raw.space, columns=raw.columns, groups=raw.groups, stored=(), refused=(), modes=modes)
         values = None if self.baseline == "missing" else tuple(column.baseline for column in self.columns)
         by_name = {one.name: one for one in (Alternative(self.baseline, self.artificial, values), *self.stored)}
         stored = tuple(by_name[each] for each in ALTERNATIVES if each in by_name and each != name)
@@ -385,6 +389,7 @@ class Protocol:
             "baseline": self.baseline,
             "artificial": ", ".join(self.artificial) or "none",
             "alternatives": ", ".join(self.alternatives) or "none",
+            "refused": ", ".join(self.refused) or "none",
             "operators": ", ".join(self.operators),
             "severities": ", ".join(f"{severity:g}" for severity in self.severities),
             "depth": self.depth,
@@ -417,6 +422,7 @@ class Protocol:
             "baseline": self.baseline,
             "artificial": list(self.artificial),
             "alternatives": {one.name: parts.alternative_to_dict(one) for one in self.stored},
+            "refused": list(self.refused),
             "operators": list(self.operators),
             "severities": list(self.severities),
             "depth": self.depth,
@@ -467,6 +473,7 @@ class Protocol:
                     parts.alternative_from(name, document["alternatives"][name], columns)
                     for name in sorted(document["alternatives"], key=lambda n: [*ALTERNATIVES, n].index(n))
                 ),
+                refused=parts.read_names("refused", document["refused"]),
                 operators=tuple(document["operators"]),
                 severities=tuple(float(s) for s in document["severities"]),
                 depth=document["depth"],

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fragility.errors import ProtocolError
-from fragility.evidence.baselines import ALTERNATIVES, BASELINES, Alternative
+from fragility.evidence.baselines import ALTERNATIVES, BASELINES, Alternative, list_refused
 from fragility.evidence.bound import SPACES, Column, Group
 from fragility.evidence.fields import FIELD_TYPES, Field, is_date_dtype, read_date
 from fragility.evidence.modes import find_faults
@@ -150,6 +150,13 @@ def check_alternatives(protocol: Any) -> None:
         raise ProtocolError(
             f"alternatives must be distinct and other than the baseline {protocol.baseline!r}, got "
             f"{list(protocol.alternatives)}"
+        )
+    if (protocol.stored or protocol.refused) and protocol.refused != list_refused(protocol.baseline, protocol.stored):
+        raise ProtocolError(
+            f"a protocol stores every baseline among {', '.join(ALTERNATIVES)} that the model admits and names the "
+            f"others as refused; beside {', '.join((protocol.baseline, *protocol.alternatives))} it must refuse "
+            f"{', '.join(list_refused(protocol.baseline, protocol.stored)) or 'none'}, got "
+            f"{', '.join(map(str, protocol.refused)) or 'none'}"
         )
     names, n_groups = [f.name for f in protocol.fields], len(protocol.groups)
     by_column = [c.name for c in protocol.columns] == names

@@ -123,6 +123,7 @@ def show(file: FileArgument) -> None:
         ("baseline", str(protocol.baseline)),
         ("artificial", ", ".join(protocol.artificial) or "none"),
         ("alternatives", ", ".join(protocol.alternatives) or "none"),
+        ("refused", ", ".join(protocol.refused) or "none"),
         ("depth", str(protocol.depth)),
         ("reading", protocol.reading),
         ("decision", "the largest probability" if protocol.decision is None else str(protocol.decision)),

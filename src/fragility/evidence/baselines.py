@@ -367,6 +367,42 @@ def fit_alternatives(
     return tuple(found)
 
 
+def list_refused(own: str, stored: Sequence[Alternative]) -> tuple[str, ...]:
+    """Return the baselines among ``ALTERNATIVES`` that are neither the protocol's own nor stored."""
+    return tuple(name for name in ALTERNATIVES if name not in (own, *(other.name for other in stored)))
+
+
+def find_admitted(
+    refused: Sequence[str], model: Model, rows: Rows, space: EvidenceSpace, grouping: str
+) -> dict[str, bool | None]:
+    """Return of each baseline said to be refused whether the model admits it after all; None if that cannot be told.
+
+    rows: audited ones. A model that answers for them has an answer for values that training rows have, which
+    ``typical``, ``median`` and ``mean`` are made of, unless a column had no value at all in training.
+    """
+    whole = space.space == "raw" or model.transformer is None or grouping == "raw-origin"
+    found: dict[str, bool | None] = {}
+    for name in refused:
+        if name == "missing":  # a field in two groups cannot be lost as a whole, whatever the model answers
+            found[name] = _answers_missing(model, rows, space) if whole else None
+        else:
+            found[name] = None if any(column.baseline is None for column in space.columns) else True
+    return found
+
+
+def _answers_missing(model: Model, rows: Rows, space: EvidenceSpace) -> bool:
+    """Return whether the model answers for a raw row whose every field is missing."""
+    columns = tuple(Column(field.name, field.kind, None, None) for field in space.fields)
+    groups = tuple(Group(field.name, (field.name,)) for field in space.fields)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            _check_answers(model, rows, replace(space, space="raw", columns=columns, groups=groups))
+    except FragilityError:
+        return False
+    return True
+
+
 def _fit_missing(evidence: TrainingEvidence, space: EvidenceSpace, model: Model, rows: Rows) -> Alternative:
     raw = evidence.in_raw_fields()
     found = Alternative("missing", _fields_without_gaps(raw))

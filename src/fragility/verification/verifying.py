@@ -6,7 +6,8 @@ Checks, in this order, each reported whether or not an earlier one failed:
                  and no word of manifest and protocol contradicts the values or the format
 2. digests       every row's digest and the root digest are those of the claims
 3. protocol      the protocol is the one the manifest names
-4. model         the model given is the one audited, and described as it is
+4. model         the model given is the one audited, and described as it is; where the protocol names baselines that it
+                 does not admit, it is asked
 5. input         the rows given are the ones audited
 6. recomputation every claim, or those of a random sample of rows, recomputed through the black-box engine
 7. lattice       where there is a lattice block: the same rows searched again as it declares, every set put to the
@@ -39,6 +40,7 @@ from fragility.engines.choice import never_reads
 from fragility.errors import Advice, FragilityError, ProtocolError, VerificationError
 from fragility.evidence import EvidenceRows
 from fragility.evidence.agreement import with_ties_settled
+from fragility.evidence.baselines import find_admitted
 from fragility.ids import IdSpan, say_other_rows
 from fragility.merkle import packed_root
 from fragility.models import Model
@@ -134,6 +136,7 @@ def verify(
     except FragilityError as error:
         raise VerificationError("the rows cannot be audited: ", error) from error
     checks += [_check_model(loaded, given.model, found.impossible)]
+    checks += [_check_refused(found.admitted)] if found.admitted else []
     if all(check.passed for check in checks) and not found.matched.all():
         raise VerificationError(*_say_other_rows(loaded, found))
     checks += [_check_input(loaded, found), found.claims.check()]
@@ -190,15 +193,20 @@ class Recomputation:
         self.matched: Booleans = np.zeros(len(loaded), dtype=bool)  # certificates whose row is among those given
         self.ids_given, self.input_digests, self.rows_given = IdSpan(), bytearray(), 0
         self.impossible: str | None = None  # why the engine that the manifest names can never have read the model
+        self.admitted: dict[str, bool | None] = {}  # of the baselines said to be refused; None where it cannot be told
         self.claims, self.lattice, self.baselines = ClaimRecheck(audit), LatticeRecheck(audit), BaselineRecheck(audit)
         self.modes, self.intervals = ModesRecheck(audit), IntervalsRecheck(audit)
 
     def run(self, given: GivenRows, chosen: Booleans, report: Report | None) -> None:
         """Recompute the chosen certificates, part by part."""
-        loaded, total = self.loaded, int(chosen.sum())
+        loaded, protocol, total = self.loaded, self.loaded.audit.protocol, int(chosen.sum())
         starts = np.asarray(loaded.audit.part_starts)
         for rows in given:
             self.impossible = self.impossible or never_reads(loaded.audit.manifest.engine.name, rows)
+            if protocol.refused and not self.admitted:
+                self.admitted = find_admitted(
+                    protocol.refused, rows.model, rows.source, protocol.evidence, protocol.grouping
+                )
             positions = loaded.positions(rows.ids)
             known = positions >= 0
             self.ids_given.add(rows.ids)
@@ -253,6 +261,20 @@ def _check_model(loaded: LoadedAudit, model: Model, impossible: str | None = Non
         seen = f"{check.detail}, as far as its fingerprint sees: {'; '.join(stated['partial'])}"
         return Check("model", True, seen)
     return check
+
+
+def _check_refused(admitted: dict[str, bool | None]) -> Check:
+    """Compare the baselines that the protocol calls refused with the model's own answers."""
+    wrong = tuple(
+        Difference("all", "protocol.refused", name, "the model admits it")
+        for name, answers in admitted.items()
+        if answers
+    )
+    if wrong:
+        return Check("refused", False, "the protocol leaves out baselines that the model admits", differences=wrong)
+    told = [f"{name} is refused by the model" for name, answers in admitted.items() if answers is False]
+    told += [f"whether the model admits {name} cannot be told" for name, answers in admitted.items() if answers is None]
+    return Check("refused", True, "; ".join(told))
 
 
 def _check_input(loaded: LoadedAudit, found: Recomputation) -> Check:
