@@ -442,6 +442,31 @@ def test_the_fingerprint_covers_the_threshold(thresholds) -> None:
     assert len(prints | {Model.wrap(inner).fingerprint}) == 3
 
 
+@pytest.mark.parametrize("space", ["transformed", "raw"])
+def test_the_threshold_of_a_catboost_model_is_its_decision(space: str, tmp_path: Any) -> None:
+    catboost = pytest.importorskip("catboost")
+    X_train, y, X = numbers()
+    settings = {"iterations": 20, "depth": 3, "verbose": 0, "thread_count": 1, "allow_writing_files": False}
+    model = catboost.CatBoostClassifier(**settings).fit(X_train, y)
+    plain = Model.wrap(model).fingerprint
+    model.set_probability_threshold(0.8)
+    wrapped = Model.wrap(model)
+    assert wrapped.decision == Decision(str(model.classes_[1]), 0.8) and wrapped.kind == "CatBoostClassifier"
+    assert wrapped.fingerprint != plain
+    certs = certified(model, X_train, X, space=space)
+    assert certs.engine != "blackbox" and named(certs) == model.predict(X).tolist()
+    assert certs.protocol.decision == wrapped.decision and fg.verify(certs, model, X)
+    model.save_model(tmp_path / "model.cbm")
+    loaded = fg.load_model(tmp_path / "model.cbm")
+    assert (loaded.fingerprint, loaded.decision) == (wrapped.fingerprint, wrapped.decision)
+    model.set_probability_threshold(0.5)
+    assert Model.wrap(model).decision is None and Model.wrap(model).fingerprint == plain
+    assert not fg.verify(certs, loaded.estimator.set_probability_threshold(0.7) or loaded.estimator, X)
+    model.set_probability_threshold(1.0)
+    with pytest.raises(fg.ModelError, match="CatBoostClassifier has the threshold 1, at which one class is predicted"):
+        Model.wrap(model)
+
+
 def test_a_frozen_classifier_is_looked_through_at_the_end_of_a_pipeline() -> None:
     X_train, y, X = numbers()
     scale = StandardScaler().fit(X_train)

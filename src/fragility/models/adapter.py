@@ -29,7 +29,7 @@ from fragility.models.links import (
     xgboost_objective,
 )
 from fragility.models.signature import Signature
-from fragility.models.wrappers import look_through, members, read_threshold, split_model
+from fragility.models.wrappers import look_through, members, read_own_threshold, read_threshold, split_model
 
 VOTE_AVERAGING = ("ForestClassifier", "BaggingClassifier")  # bases of scikit-learn's, also of imbalanced-learn's
 
@@ -48,7 +48,8 @@ class Model:
     """A fitted classifier with declared classes; :meth:`Model.wrap` makes one.
 
     A search stands for its ``best_estimator_``, and a frozen estimator for the one inside it. A classifier that only
-    puts a threshold on another one's probabilities stands for the one inside, with the threshold as its ``decision``.
+    puts a threshold on another one's probabilities stands for the one inside, with the threshold as its ``decision``;
+    so does the threshold that CatBoost's ``set_probability_threshold`` sets.
 
     Attributes
     ----------
@@ -147,7 +148,11 @@ class Model:
             head_link=link,
             output=declared,
             decider=decider,
-            decision=None if threshold is None else read_threshold(threshold, list(head.classes_), labels),
+            decision=(
+                read_own_threshold(head, labels)
+                if threshold is None
+                else read_threshold(threshold, list(head.classes_), labels)
+            ),
         )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -183,9 +188,8 @@ class Model:
         if self.transformer is not None:
             inner = getattr(self.transformer, "steps", [("", self.transformer)])
             kind = f"Pipeline({' -> '.join([*(type_name(step) for _, step in inner), kind])})"
-        if self.decision is None:
-            return kind
-        return f"{type_name(split_model(self.estimator).threshold)}({kind})"
+        threshold = None if self.decision is None else split_model(self.estimator).threshold
+        return kind if threshold is None else f"{type_name(threshold)}({kind})"
 
     @cached_property
     def columns(self) -> tuple[str, ...] | None:

@@ -34,7 +34,7 @@ import scipy.sparse as sp
 from sklearn.utils import Bunch
 
 from fragility.libraries import family_of, is_genuine, is_torch_module, library_of
-from fragility.models.wrappers import answers_for
+from fragility.models.wrappers import answers_for, own_threshold
 
 
 @dataclass(frozen=True, slots=True)
@@ -444,7 +444,7 @@ def _describe_booster(value: Any) -> Parts | None:
             value.save_model(str(path), format="json")
             document = json.loads(path.read_text())
         document.pop("model_info", None)  # training parameters, time and GUID: not the function
-        parts = [type(value), json.dumps(document, sort_keys=True)]
+        parts = [type(value), json.dumps(document, sort_keys=True), own_threshold(value)]
     return Parts("booster", [*parts, *_replaced_methods(value)])
 
 

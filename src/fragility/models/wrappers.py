@@ -126,12 +126,34 @@ def read_threshold(model: Any, own: Sequence[Any], shown: Sequence[ClassLabel]) 
     threshold = getattr(model, "best_threshold_", None)
     if threshold is None:
         threshold = 0.5 if model.threshold == "auto" else model.threshold
+    _check_threshold(name, threshold)
+    scorer = getattr(model, "_curve_scorer", None)
+    positive = scorer._get_pos_label() if scorer is not None else getattr(model, "pos_label", None)
+    index = len(own) - 1 if positive is None else list(own).index(positive)
+    return Decision(shown[index], float(threshold))
+
+
+def own_threshold(head: Any) -> float | None:
+    """Return the probability from which CatBoost's ``predict`` names the second of two classes; None if it is 0.5."""
+    ask = getattr(head, "get_probability_threshold", None)
+    if ask is None or not family_of(head).startswith("catboost.") or not head.is_fitted():
+        return None
+    threshold = float(ask())
+    return None if threshold == 0.5 else threshold
+
+
+def read_own_threshold(head: Any, shown: Sequence[ClassLabel]) -> Decision | None:
+    """Return the rule of a classifier that holds a threshold itself; None: the most probable class is predicted."""
+    threshold = own_threshold(head)
+    if threshold is None or len(shown) != 2:
+        return None
+    _check_threshold(type(head).__name__, threshold)
+    return Decision(shown[1], threshold)
+
+
+def _check_threshold(name: str, threshold: float) -> None:
     if not SMALLEST_THRESHOLD <= threshold <= 1.0 - SMALLEST_THRESHOLD:
         raise ModelError(
             f"{name} has the threshold {threshold:g}, at which one class is predicted whatever the probabilities; "
             "such a prediction cannot lose its support"
         )
-    scorer = getattr(model, "_curve_scorer", None)
-    positive = scorer._get_pos_label() if scorer is not None else getattr(model, "pos_label", None)
-    index = len(own) - 1 if positive is None else list(own).index(positive)
-    return Decision(shown[index], float(threshold))
