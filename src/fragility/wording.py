@@ -413,6 +413,15 @@ def describe_change(
     return f"{knowing} would change the decision with probability {likely}, to {changes_to!r}"
 
 
+def describe_standins(values: Mapping[str, object]) -> str:
+    """Return `the model has no answer without purpose, so its baseline 'radio/tv' stands in`."""
+    names = [*values]
+    if len(names) == 1:
+        return f"the model has no answer without {names[0]}, so its baseline {values[names[0]]!r} stands in"
+    listed = join_names([f"{value!r} for {name}" for name, value in values.items()])
+    return f"the model has no answer without {join_names(names)}, so their baselines stand in: {listed}"
+
+
 def describe_acquire(field: str, reduction: float, probability: float) -> str:
     """Return `fetch income first: with it, the probability of a change is expected to fall from 12% to 3%`."""
     falls = f"fall from {write_percent(probability)} to {write_percent(max(probability - reduction, 0.0))}"

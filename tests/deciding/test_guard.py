@@ -13,6 +13,7 @@ import pandas as pd
 import pipelines
 import pytest
 import scipy.sparse as sp
+from naive_deciding import row_as_decided
 from sklearn.compose import make_column_transformer
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression
@@ -34,6 +35,17 @@ def case():
 @pytest.fixture(scope="module")
 def guard(case):
     return fg.Guard(case.model, fg.Protocol.fit(case.model, case.X_train, catalogue=8))
+
+
+@pytest.fixture(scope="module")
+def strict():
+    """A model that has no answer without a field: nothing imputes, and the encoder refuses what it does not know."""
+    data = pipelines.split("credit_g")
+    numeric = list(data.X_train.select_dtypes("number"))
+    nominal = [name for name in data.X_train if name not in numeric]
+    encode = make_column_transformer((OneHotEncoder(), nominal), (StandardScaler(), numeric))
+    model = make_pipeline(encode, LogisticRegression(max_iter=500)).fit(data.X_train, data.y_train)
+    return pipelines.Case("logistic", "credit_g", "transformed", model, data.X_train, data.X_test)
 
 
 @pytest.mark.parametrize(("family", "space"), CASES)
@@ -75,11 +87,16 @@ def test_the_rows_as_decided_verify(case, guard, tmp_path):
     assert fg.verify(tmp_path / "audit", case.model, checks.rows)
     known = case.X_test[:20].drop(columns=["duration", "purpose"])
     pd.testing.assert_frame_equal(checks.rows[list(known)], known, check_dtype=False)
-    assert checks.rows["duration"].nunique() == 1 and checks.rows["purpose"].nunique() == 1
+    assert checks.rows["duration"].isna().all() and checks.rows["purpose"].isna().all()
 
 
-def test_stand_ins_are_the_baseline_in_raw_units(case, guard):
-    rows = guard.check_rows(case.X_test[:1], [list(case.X_test)]).rows
+def test_stand_ins_are_the_baseline_in_raw_units(strict):
+    case = strict
+    checks = fg.Guard(case.model, fg.Protocol.fit(case.model, case.X_train)).check_rows(
+        case.X_test[:1], [list(case.X_test)]
+    )
+    rows = checks.rows
+    assert dict(checks[0].stand_ins) == rows.iloc[0].to_dict()
     for name in case.X_train:
         column = case.X_train[name]
         if pd.api.types.is_numeric_dtype(column):
@@ -163,8 +180,9 @@ def test_threads_and_pickles_change_nothing(case, guard):
     assert [again.check(row, names).to_dict() for row, names in zip(rows, missing, strict=True)] == alone
 
 
-def test_a_fork_in_the_middle_of_a_check_leaves_nothing_held(case, monkeypatch):
+def test_a_fork_in_the_middle_of_a_check_leaves_nothing_held(strict, monkeypatch):
     """A child has none of its parent's other threads: a lock that one of them held would never be released."""
+    case = strict
     row = dict(case.X_test.iloc[0].astype(object))
     protocol = fg.Protocol.fit(case.model, case.X_train, catalogue=4)
     fresh, begun, forked = fg.Guard(case.model, protocol), threading.Event(), threading.Event()
@@ -223,8 +241,9 @@ def test_what_a_missing_field_holds_is_not_looked_at(case, guard):
         guard.check_rows(spoilt, [["age"], []])
 
 
-def test_stand_ins_of_groups_come_from_the_encoder(case):
+def test_stand_ins_of_groups_come_from_the_encoder(strict):
     """The joint values of a group are those of a few training rows, which need not hold the most frequent category."""
+    case = strict
     groups = {"money": ["purpose", "credit_amount", "savings_status"]}
     groups |= {name: [name] for name in case.X_train if name not in groups["money"]}
     protocol = fg.Protocol.fit(case.model, case.X_train, groups=groups, catalogue=2)
@@ -283,7 +302,7 @@ def test_other_mistakes_are_said_in_a_sentence(case, guard):
     protocol = guard.protocol
     with pytest.raises(fg.DataError, match=r"or a table of one row, got 2 rows; use check_rows"):
         guard.check(X, missing=None)
-    for given, got in ((X.iloc[0], "Series"), ("a", "str"), (None, "NoneType")):
+    for given, got in (("a", "str"), (None, "NoneType")):
         with pytest.raises(fg.DataError, match=f"check takes a mapping .*, got {got}; give a dict"):
             guard.check(given)
     with pytest.raises(fg.DataError, match="one collection of missing fields per row is needed: 2 rows, 1 given"):
@@ -296,7 +315,7 @@ def test_other_mistakes_are_said_in_a_sentence(case, guard):
         guard.check_rows(X, ["age", "duration"])  # two fields, not one field for each of two rows
     assert guard.check(row, missing="age", stale=None).missing == ("age",)
     with pytest.raises(fg.DataError, match="'age'"):
-        guard.check({name: value for name, value in row.items() if name != "age"})
+        guard.check({name: value for name, value in row.items() if name != "age"}, missing=())
     with pytest.raises(fg.DataError, match="'nonsense'"):
         guard.check({**row, "nonsense": 1})
     with pytest.raises(fg.DataError, match="got a sparse matrix"):
@@ -311,10 +330,17 @@ def test_other_mistakes_are_said_in_a_sentence(case, guard):
         fg.Guard(case.model, protocol, {})
     with pytest.raises(fg.ProtocolError, match="a Protocol was expected, got dict"):
         fg.Guard(case.model, {})
-    paper = fg.Guard(case.model, fg.Protocol.paper(case.model, case.X_train))
-    with pytest.raises(fg.EvidenceError, match=r"'purpose' is missing, and no raw value stands for its baseline"):
+
+
+def test_a_field_without_answer_and_without_stand_in_is_refused(strict):
+    row = dict(strict.X_test.iloc[0].astype(object))
+    paper = fg.Guard(strict.model, fg.Protocol.paper(strict.model, strict.X_train))
+    with pytest.raises(
+        fg.EvidenceError, match=r"'purpose' is missing, the model has no answer without it, and no raw value stands for"
+    ):
         paper.check(row, missing=["purpose"])
-    assert paper.check(row, missing=["duration"]).p_change is not None
+    check = paper.check(row, missing=["duration"])
+    assert check.p_change is not None and list(check.stand_ins) == ["duration"]
 
 
 def test_a_policy_of_something_else_is_refused(case):
@@ -342,3 +368,109 @@ def test_one_hot_categories_that_were_never_seen_are_only_the_models_business(ca
     guard = fg.Guard(model, fg.Protocol.fit(model, X))
     row = {**dict(X.iloc[0].astype(object)), "purpose": "yacht"}
     assert guard.check(row, stale=["purpose"]).p_change is not None
+
+
+# --- the decision is the deployed model's own -------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def imputing():
+    """A pipeline whose imputers answer otherwise than the baseline: a long duration, a purpose that is not frequent."""
+    X, y = fg.load_credit_g()
+    numeric, nominal = ["duration", "age"], ["purpose"]
+    X = X[[*numeric, *nominal, "checking_status"]].astype({name: float for name in numeric})
+    train = X[:700].copy()
+    train.loc[::10, "age"] = np.nan
+    train.loc[::7, "purpose"] = None
+    encode = make_column_transformer(
+        (make_pipeline(SimpleImputer(strategy="constant", fill_value=70), StandardScaler()), numeric),
+        (
+            make_pipeline(
+                SimpleImputer(strategy="constant", fill_value="education"),
+                OneHotEncoder(sparse_output=False, handle_unknown="ignore"),
+            ),
+            nominal,
+        ),
+        (OneHotEncoder(sparse_output=False), ["checking_status"]),
+    )
+    model = make_pipeline(encode, LogisticRegression(max_iter=500)).fit(train, y[:700])
+    return pipelines.Case("logistic", "credit_g", "transformed", model, train, X[700:])
+
+
+@pytest.mark.parametrize("space", ["transformed", "raw"])
+def test_the_decision_is_the_models_own_on_the_row_as_it_arrives(imputing, space):
+    case = imputing
+    guard = fg.Guard(case.model, fg.Protocol.fit(case.model, case.X_train, space=space, catalogue=6))
+    baseline = {"checking_status": case.X_train["checking_status"].mode()[0]}
+    X = case.X_test[:25]
+
+    def ask(row):
+        kinds = {name: float if name in ("duration", "age") else object for name in row}
+        cells = {n: pd.Series([np.nan if v is None else v], dtype=kinds[n]) for n, v in row.items()}
+        return case.model.predict_proba(pd.DataFrame(cells))[0]
+
+    differ = 0
+    for missing in (
+        ["duration"],
+        ["purpose"],
+        ["age", "purpose"],
+        ["checking_status"],
+        ["duration", "checking_status"],
+    ):
+        checks = guard.check_rows(X, [missing] * len(X))
+        for check, (_, row) in zip(checks, X.astype(object).iterrows(), strict=True):
+            p = ask(row_as_decided(ask, dict(row), missing, baseline))
+            decision = case.model.classes_[p.argmax()]
+            assert check.decision == decision and check.confidence == pytest.approx(p.max(), abs=1e-9)
+            assert dict(check.stand_ins) == (
+                baseline if "checking_status" in missing else {}
+            ) and check.missing == tuple(n for n in case.X_train if n in missing)
+            differ += decision != case.model.predict(typical_row(case, row, missing))[0]
+        assert all(("stands in" in str(check)) == ("checking_status" in missing) for check in checks)
+    assert differ  # the imputer and the baseline lead to other decisions
+
+
+def typical_row(case, row, missing):
+    filled = dict(row)
+    for name in missing:
+        column = case.X_train[name]
+        filled[name] = column.mean() if column.dtype == float else column.mode()[0]
+    return pd.DataFrame([filled])
+
+
+def test_one_row_is_answered_alike_however_it_comes(imputing):
+    """As a mapping, a Series, a table of one row, among others; with None, NaN, or the field left out."""
+    case = imputing
+    guard = fg.Guard(case.model, fg.Protocol.fit(case.model, case.X_train, catalogue=6))
+    for gaps in (["duration"], ["purpose"], ["age", "purpose", "checking_status"]):
+        table = case.X_test[:6].copy()
+        table.loc[table.index[0], gaps] = np.nan
+        row = table.iloc[0]
+        plain = {name: None if name in gaps else value for name, value in row.items()}
+        expected = guard.check_rows(table)[0].to_dict()
+        assert expected["missing"] == [name for name in table if name in gaps] and expected["p_change"] is not None
+        for given in (plain, dict(row), {n: v for n, v in plain.items() if n not in gaps}, row, table[:1]):
+            assert guard.check(given, id=int(table.index[0])).to_dict() == expected
+        others = [dict(other) for _, other in case.X_test[1:6].iterrows()]
+        together = guard.check_rows([plain, *others], ids=[int(i) for i in table.index])
+        assert together[0].to_dict() == expected
+        assert guard.check(row).id == table.index[0]
+    null = {**dict(case.X_test.iloc[0]), "duration": None}
+    assert guard.check(null, missing=()).p_change is None  # a null that is not named is a value like any other
+    assert guard.check(null, missing=()).decision == guard.check(null).decision
+
+
+def test_p_change_is_measured_from_the_decision_made(imputing):
+    case = imputing
+    protocol = fg.Protocol.fit(case.model, case.X_train, catalogue=6)
+    guard = fg.Guard(case.model, protocol)
+    listed = {name: entry for entry in protocol.modes.catalogue for name in entry.fields}
+    for name in ("duration", "purpose"):
+        checks = guard.check_rows(case.X_test[:20], [[name]] * 20)
+        for check, (_, row) in zip(checks, case.X_test[:20].astype(object).iterrows(), strict=True):
+            expected = 0.0
+            for (value,), count in zip(listed[name].values, listed[name].counts, strict=True):
+                known = pd.DataFrame([{**dict(row), name: value}])
+                expected += (case.model.predict(known)[0] != check.decision) * count / sum(listed[name].counts)
+            assert check.p_change == pytest.approx(expected, abs=1e-9)
+            assert check.acquire == ((name, check.p_change),)

@@ -8,6 +8,11 @@ import pipelines
 import pytest
 import scipy.sparse as sp
 from naive import naive_auroc
+from sklearn.compose import make_column_transformer
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import fragility as fg
 from fragility.deciding.evaluation import calibrate_pairs, summarise_pairs
@@ -125,10 +130,29 @@ def test_rows_that_lack_a_field_take_no_part():
 
 
 def test_fields_that_cannot_be_hidden_are_named(case):
-    paper = fg.Protocol.paper(case.model, case.X_train)
-    found = fg.evaluate_without(case.model, case.X_test[:5], paper)
-    assert found.skipped["purpose"] == "no raw value stands for its baseline ('mean')"
-    assert "not hidden: purpose (no raw value stands" in str(found)
+    """A pipeline that refuses missing categories, under a baseline that is no category."""
+    X, y = case.X_train[["duration", "purpose"]], np.arange(len(case.X_train)) % 3 == 0
+    encode = make_column_transformer((OneHotEncoder(), ["purpose"]), (StandardScaler(), ["duration"]))
+    model = make_pipeline(encode, LogisticRegression()).fit(X, y)
+    found = fg.evaluate_without(model, case.X_test[list(X)][:5], fg.Protocol.paper(model, X))
+    assert list(found.skipped) == ["purpose"]
+    assert found.skipped["purpose"].startswith("the model has no answer without it, and no raw value stands for its")
+    assert "not hidden: purpose (the model has no answer without it" in str(found)
+
+
+def test_hidden_fields_are_answered_by_the_imputer():
+    """The decision without a field is the one that the deployed pipeline would make."""
+    X, y = fg.load_credit_g()
+    X = X[["duration", "age", "credit_amount"]].astype(float)
+    model = make_pipeline(SimpleImputer(strategy="constant", fill_value=70), StandardScaler(), LogisticRegression())
+    model.fit(X[:600], y[:600])
+    pairs = fg.evaluate_without(model, X[700:760], fg.Protocol.fit(model, X[:600], catalogue=6)).pairs()
+    full = model.predict(X[700:760])
+    for name in X:
+        own = pairs[pairs["hidden"] == name]
+        hidden = X[700:760].assign(**{name: np.nan})
+        assert own["changed"].tolist() == (model.predict(hidden) != full).tolist()
+        assert own["confidence"].tolist() == pytest.approx(model.predict_proba(hidden).max(axis=1).tolist())
 
 
 def test_files_text_and_picture(found, tmp_path):

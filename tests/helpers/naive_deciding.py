@@ -15,6 +15,17 @@ Ask = Callable[[Row], Sequence[float]]
 Values = list[tuple[Row, float]]  # what the unknown fields of one group may hold, with weights that sum to 1
 
 
+def row_as_decided(ask: Ask, row: Row, missing: Sequence[str], baseline: Row) -> Row:
+    """The row as it arrives, without its missing fields; the baseline for those without which there is no answer."""
+    arrived = {**row, **dict.fromkeys(missing)}
+    for name in missing:
+        try:
+            ask({**row, name: None})
+        except ValueError:
+            arrived[name] = baseline[name]
+    return arrived
+
+
 def known_part(values: Values, names: Sequence[str]) -> Values:
     """The values of some fields of a group: equal ones are one value."""
     found: list[tuple[Row, float]] = []

@@ -222,5 +222,7 @@ def raw_row_table(case: Case, cells: list[Any]) -> pd.DataFrame:
     """One row of the raw space as the model's own kind of table, in the types it was trained with."""
     columns = {}
     for name, cell in zip(case.X_train.columns, cells, strict=True):
-        columns[name] = pd.Series([cell], dtype=case.X_train[name].dtype)
+        dtype = case.X_train[name].dtype
+        gap = pd.api.types.is_integer_dtype(dtype) and pd.isna(cell)
+        columns[name] = pd.Series([cell], dtype=float if gap else dtype)
     return pd.DataFrame(columns)

@@ -8,9 +8,12 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from sklearn.compose import make_column_transformer
 from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer
+from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
 
 import fragility as fg
 from fragility.errors import ProtocolError
@@ -75,7 +78,7 @@ def test_every_type_is_answered_as_audit_does_and_logged_as_decided(made, tmp_pa
     check = reader.read(json.dumps(sent).encode(), "check")
     checked = answering.answer("check", check.rows)
     assert checked.events[0]["missing"] == ("decimal", "word") and checked.rows["whole"] == [7]
-    assert checked.rows["decimal"][0] is not None and checked.rows["word"][0] is not None
+    assert checked.rows["decimal"] == checked.rows["word"] == [None] and checked.documents[0]["stand_ins"] == {}
     with ServingLog.open(tmp_path / "log", protocol, manifest) as log:
         log.append(answers.to_entry(asked.rows), checked.to_entry(check.rows))
     (audit,) = list_audits(tmp_path / "log")
@@ -85,6 +88,29 @@ def test_every_type_is_answered_as_audit_does_and_logged_as_decided(made, tmp_pa
     events = [event for batch in read_events(tmp_path / "log") for event in batch.to_pylist()]
     assert events[-1]["stale"] == ["day"] and events[-1]["p_change"] is not None
     assert [event["time"] for event in events] == sorted(event["time"] for event in events)
+
+
+def test_the_log_holds_what_stood_in_for_a_field_that_the_model_cannot_do_without(made, tmp_path) -> None:
+    _, _, X = made
+    pre = make_column_transformer((OneHotEncoder(), ["word"]), (SimpleImputer(strategy="median"), ["decimal", "whole"]))
+    X = X[["decimal", "whole", "word"]]
+    model = make_pipeline(pre, LogisticRegression()).fit(X, X["whole"] > 4)
+    protocol = fg.Protocol.fit(model, X)
+    answering, reader = Answering(fg.Model.wrap(model), protocol), RequestReader(protocol, 10)
+    manifest, sent = answering.warm_up(), {"row": {"decimal": None, "whole": 3, "word": None}, "id": "gaps"}
+    asked = reader.read(json.dumps(sent).encode(), "check")
+    answers = answering.answer("check", asked.rows)
+    typical = X["word"].mode()[0]
+    assert answers.documents[0]["missing"] == ["decimal", "word"]
+    assert answers.documents[0]["stand_ins"] == {"word": typical}
+    assert answers.rows == {"decimal": [None], "whole": [3], "word": [typical]}
+    p = model.predict_proba(pd.DataFrame([{"decimal": np.nan, "whole": 3, "word": typical}]))
+    assert answers.documents[0]["confidence"] == pytest.approx(p.max())
+    with ServingLog.open(tmp_path / "log", protocol, manifest) as log:
+        log.append(answers.to_entry(asked.rows))
+    (audit,) = list_audits(tmp_path / "log")
+    stored = pq.read_table(tmp_path / "log" / "rows" / audit.name).to_pandas().set_index("id")
+    assert fg.verify(audit, model, stored)
 
 
 @pytest.mark.parametrize(

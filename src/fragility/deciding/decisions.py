@@ -1,4 +1,9 @@
-"""Decisions on rows that lack fields: rows are completed by stand-ins, bound and decided, and changes are measured."""
+"""Decisions on rows that lack fields: the model decides on the row as it arrives, and changes are measured.
+
+A missing field stays missing where the model can answer without it, by its imputer or its own rule for missing values.
+Only where it cannot does the baseline stand in (``standins``). Which it is, is tried once for each field, on a row made
+of values that the protocol knows, so it depends on no row that is checked.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +19,7 @@ from fragility.canonical import is_missing
 from fragility.deciding.changing import Change, ValueCells, find_changes
 from fragility.deciding.nearest import Neighbours
 from fragility.deciding.standins import fill_column, find_standins
-from fragility.errors import DataError, EvidenceError
+from fragility.errors import DataError, EvidenceError, FragilityError
 from fragility.evidence import EvidenceRows
 from fragility.evidence.agreement import original_class
 from fragility.evidence.declared import read_model_rows
@@ -27,6 +32,15 @@ Names = Collection[str]
 USE_TYPICAL = "fit a protocol with the baseline 'typical'"
 
 
+class Completed(NamedTuple):
+    """Rows as they are decided."""
+
+    native: Any
+    ids: tuple[Hashable, ...]
+    missing: list[tuple[str, ...]]  # fields of each row
+    stand_ins: Mapping[str, Scalar]  # the value of each missing field that the model cannot answer without
+
+
 class Decided(NamedTuple):
     """Decisions as they are made, before anything else is asked about them."""
 
@@ -35,6 +49,7 @@ class Decided(NamedTuple):
     predicted: Integers  # (n,) class indices
     confidence: Floats  # (n,)
     missing: tuple[tuple[str, ...], ...]
+    stand_ins: Mapping[str, Scalar]  # of missing fields that the model cannot answer without
     stale: tuple[tuple[str, ...], ...]
     changes: tuple[Change | None, ...]
 
@@ -48,9 +63,11 @@ class Decider:
     def __init__(self, auditor: Auditor, draws: int, neighbours: Neighbours | None) -> None:
         self.auditor, self.protocol = auditor, auditor.protocol
         self.fields = tuple(field.name for field in self.protocol.fields)
+        self._whole = {field.name for field in self.protocol.fields if field.type == "integer"}
         self.draws, self.neighbours = draws, neighbours
         # Threads share these without a lock, which a fork would leave held: they are replaced as a whole.
         self._standins: dict[str, Scalar] | None = None
+        self._answered: dict[tuple[type, str], bool] = {}  # by container and field: the model answers without it
         self._cells: tuple[Any, ValueCells] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -63,9 +80,10 @@ class Decider:
 
         missing: fields of each row, None for those that are null; None: for every row.
         """
-        native, own_ids, gone = self.complete(rows, missing, ids)
-        old = self._read_stale(stale, own_ids, gone)
-        bound = self.auditor.bind(native, own_ids)
+        completed = self.complete(rows, missing, stale, ids)
+        gone = completed.missing
+        old = self._read_stale(stale, completed.ids, gone)
+        bound = self.auditor.bind(completed.native, completed.ids)
         ready = self.auditor.prepare_answers(bound)
         p = bound.own_probabilities(0, bound.dense())
         predicted = original_class(bound, p, self.protocol.resolution)
@@ -76,7 +94,9 @@ class Decider:
                 ready, self.protocol, predicted, unknown, self.find_cells(bound), self.draws, self.neighbours
             )
         confidence = p[np.arange(len(p)), predicted]
-        return Decided(bound, ready, predicted, confidence, tuple(gone), tuple(old), tuple(changes))
+        return Decided(
+            bound, ready, predicted, confidence, tuple(gone), completed.stand_ins, tuple(old), tuple(changes)
+        )
 
     def _read_stale(
         self, stale: Sequence[Names] | None, ids: Sequence[Hashable], gone: Sequence[tuple[str, ...]]
@@ -105,11 +125,14 @@ class Decider:
     # --- rows as they are decided -----------------------------------------------------------------------------
 
     def complete(
-        self, rows: Any, missing: Sequence[Names | None] | None, ids: Any
-    ) -> tuple[Any, tuple[Hashable, ...], list[tuple[str, ...]]]:
-        """Return the rows with stand-ins for their missing fields, their ids, and the missing fields of each."""
+        self, rows: Any, missing: Sequence[Names | None] | None, stale: Sequence[Names] | None, ids: Any
+    ) -> Completed:
+        """Return the rows as the model decides on them: without their missing fields, or with what stands in.
+
+        A null in a field that is named as stale is its old value.
+        """
         if are_records(rows):
-            return self._complete_records([rows] if isinstance(rows, Mapping) else list(rows), missing, ids)
+            return self._complete_records([rows] if isinstance(rows, Mapping) else list(rows), missing, stale, ids)
         if isinstance(rows, pd.DataFrame):
             absent = [name for name in self.fields if name not in rows.columns]
             rows = rows.assign(**dict.fromkeys(absent)) if absent else rows
@@ -118,48 +141,98 @@ class Decider:
         if table is None:
             raise DataError("a check needs rows in a table or a dense array, got a sparse matrix")
         nulls = {name: table[name].isna().to_numpy(dtype=bool) for name in self.fields}
-        found = self._find_missing(missing, read.ids, lambda i: (name for name in self.fields if nulls[name][i]))
+        found = self._find_missing(missing, stale, read.ids, lambda i: (name for name in self.fields if nulls[name][i]))
         wanted = [field for field in self.protocol.fields if any(field.name in each for each in found)]
         if not wanted:
-            return read.native, read.ids, found
-        standins = self._standins or self.find_standins(lambda: native_like(self._fill_table(table), read))
+            return Completed(read.native, read.ids, found, {})
+        names = [field.name for field in wanted]
+        standins = self._choose_standins(names, type(read.native), lambda gap: self._probe_table(read, gap))
         changed = {}
         for field in wanted:
             gaps = [field.name in each for each in found]
-            changed[field.name] = fill_column(table[field.name], gaps, self._stand_in(field.name, standins), field)
-        return native_like(table.assign(**changed), read), read.ids, found
+            changed[field.name] = fill_column(table[field.name], gaps, standins.get(field.name), field)
+        return Completed(native_like(table.assign(**changed), read), read.ids, found, standins)
 
     def _complete_records(
-        self, records: list[Mapping[str, Any]], missing: Sequence[Names | None] | None, ids: Any
-    ) -> tuple[Any, tuple[Hashable, ...], list[tuple[str, ...]]]:
+        self,
+        records: list[Mapping[str, Any]],
+        missing: Sequence[Names | None] | None,
+        stale: Sequence[Names] | None,
+        ids: Any,
+    ) -> Completed:
         """Complete rows that came as mappings, in which a missing field may be absent."""
         own_ids = row_ids(ids, None, len(records))
         found = self._find_missing(
-            missing, own_ids, lambda i: (name for name in self.fields if is_missing(records[i].get(name)))
+            missing, stale, own_ids, lambda i: (name for name in self.fields if is_missing(records[i].get(name)))
         )
-        if not any(found):
-            return records, own_ids, found
-        standins = self._standins or self.find_standins(lambda: self._fill_record(records[0]))
+        names = [name for name in self.fields if any(name in each for each in found)]
+        if not names:
+            return Completed(records, own_ids, found, {})
+        standins = self._choose_standins(names, dict, lambda gap: self._probe_records(records[0], gap))
         completed = [
-            {**row, **{name: self._stand_in(name, standins) for name in lost}} if lost else row
+            {**row, **{name: standins.get(name) for name in lost}} if lost else row
             for row, lost in zip(records, found, strict=True)
         ]
-        return completed, own_ids, found
+        return Completed(completed, own_ids, found, standins)
 
-    def _fill_record(self, record: Mapping[str, Any]) -> list[dict[str, Any]]:
-        known = known_values(self.protocol)
-        gaps = [name for name in self.fields if is_missing(record.get(name))]
-        return [{**record, **{name: known.get(name) for name in gaps}}]
+    def _choose_standins(
+        self, names: Sequence[str], container: type, probe: Callable[[str | None], Any]
+    ) -> dict[str, Scalar]:
+        """Return the values that stand in for those of the fields that the model cannot answer without.
+
+        probe: makes two rows of known values in the form of the user's; in the first of them a field may be missing.
+        """
+        unanswered = [name for name in names if not self._answers_without(name, container, probe)]
+        if not unanswered:
+            return {}
+        standins = self._standins or self.find_standins(lambda: probe(None))
+        return {name: self._stand_in(name, standins) for name in unanswered}
+
+    def _answers_without(self, name: str, container: type, probe: Callable[[str | None], Any]) -> bool:
+        """Return whether the model answers when a field is missing; tried once for each container of rows."""
+        if self.protocol.baseline == "missing":
+            return True  # Protocol.fit has tried it
+        found = self._answered.get((container, name))
+        if found is None:
+            # A model that cannot answer the complete rows either says nothing about the field.
+            found = self._answers(probe(name)) or not self._answers(probe(None))
+            self._answered = {**self._answered, (container, name): found}
+        return found
+
+    def _answers(self, rows: Any) -> bool:
+        try:
+            bound = self.auditor.bind(rows, [0, 1])
+            bound.own_probabilities(0, bound.dense())
+        except FragilityError:
+            return False
+        return True
+
+    def _probe_records(self, record: Mapping[str, Any], gap: str | None) -> list[dict[str, Any]]:
+        known = {name: record.get(name) for name in self.fields} | known_values(self.protocol)
+        return [known if gap is None else {**known, gap: None}, known]
+
+    def _probe_table(self, rows: Rows, gap: str | None) -> Any:
+        assert rows.frame is not None
+        known, table = known_values(self.protocol), rows.frame.iloc[[0, 0]].reset_index(drop=True)
+        fields = [field for field in self.protocol.fields if field.name in known]
+        table = table.assign(**{f.name: fill_column(table[f.name], [True, True], known[f.name], f) for f in fields})
+        gaps = [field for field in self.protocol.fields if field.name == gap]
+        table = table.assign(**{f.name: fill_column(table[f.name], [True, False], None, f) for f in gaps})
+        return native_like(table, rows)
 
     def _find_missing(
         self,
         missing: Sequence[Names | None] | None,
+        stale: Sequence[Names] | None,
         ids: Sequence[Hashable],
         find_nulls: Callable[[int], Iterable[str]],
     ) -> list[tuple[str, ...]]:
         given = _list_names("missing", [None] * len(ids) if missing is None else missing, len(ids))
+        old = _list_names("stale", [()] * len(ids) if stale is None else stale, len(ids))
         return [
-            tuple(find_nulls(i)) if each is None else self._read_names("missing", each, ids[i])
+            tuple(name for name in find_nulls(i) if name not in self._read_names("stale", old[i], ids[i]))
+            if each is None
+            else self._read_names("missing", each, ids[i])
             for i, each in enumerate(given)
         ]
 
@@ -172,17 +245,12 @@ class Decider:
         if name not in standins:
             typical = self.protocol.baseline == "typical"
             raise EvidenceError(
-                f"the field {name!r} is missing, and no raw value stands for its baseline "
-                f"({self.protocol.baseline!r}); "
+                f"the field {name!r} is missing, the model has no answer without it, and no raw value stands for its "
+                f"baseline ({self.protocol.baseline!r}); "
                 + ("give the value to decide with, and name the field as stale" if typical else USE_TYPICAL)
             )
-        return standins[name]
-
-    def _fill_table(self, table: pd.DataFrame) -> pd.DataFrame:
-        """Return the first row of a table without gaps: any known value of a field will do."""
-        known, first = known_values(self.protocol), table.iloc[:1]
-        gaps = [field for field in self.protocol.fields if field.name in known and first[field.name].isna().any()]
-        return first.assign(**{f.name: fill_column(first[f.name], [True], known[f.name], f) for f in gaps})
+        value, whole = standins[name], self._whole
+        return int(value) if name in whole and isinstance(value, float) else value
 
     def find_standins(self, probe: Callable[[], Any]) -> dict[str, Scalar]:
         """Return the stand-in of each field that has one, found once; probe: makes a row in the form of the user's."""
@@ -193,7 +261,7 @@ class Decider:
                 declared = {column.name: column.baseline for column in protocol.columns}
                 found = {name: declared.get(name) for name in self.fields}
             else:
-                found = find_standins(self.auditor.bind(probe(), [0]), protocol)
+                found = find_standins(self.auditor.bind(probe(), [0, 1]), protocol)
             self._standins = found
         return found
 
@@ -210,10 +278,13 @@ class Decider:
             return "the model does not read it"
         if self.neighbours is None and not any(field in entry.fields for entry in self.protocol.modes.catalogue):
             return "the protocol lists no values for it"
-        frame = bound.source.frame
-        assert frame is not None
-        if field not in self.find_standins(lambda: native_like(self._fill_table(frame), bound.source)):
-            return f"no raw value stands for its baseline ({self.protocol.baseline!r})"
+        try:
+            self._choose_standins([field], type(bound.source.native), lambda gap: self._probe_table(bound.source, gap))
+        except EvidenceError:
+            return (
+                "the model has no answer without it, and no raw value stands for its baseline "
+                f"({self.protocol.baseline!r})"
+            )
         return None
 
 

@@ -6,6 +6,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from fragility.arrays import DEFAULT_BYTE_BUDGET, Floats
 from fragility.auditing.auditor import Auditor
@@ -39,10 +40,11 @@ class Guard:
     Made ready once for a model and a protocol; :meth:`check` takes one row and :meth:`check_rows` many. A row's check
     depends on no other row.
 
-    A missing field takes the protocol's baseline in raw units, and the model decides on that row. Under the baseline
-    ``missing`` it stays a missing value, so that the model's own imputer, or the booster's own rule for missing values,
-    decides. A stale field keeps its value. ``p_change`` then is the probability that knowing these fields would change
-    the decision, over the values that the protocol's catalogue lists for them.
+    The decision is the model's own on the row as it arrives: a missing field stays missing, and the model's imputer or
+    its own rule for missing values answers. Only where the model cannot answer without a field does the protocol's
+    baseline stand in for it, in raw units; ``stand_ins`` of the check says so. A stale field keeps its value.
+    ``p_change`` is the probability that knowing these fields would change the decision, over the values that the
+    protocol's catalogue lists for them.
 
     Parameters
     ----------
@@ -133,7 +135,7 @@ class Guard:
     def check(
         self,
         row: Any,
-        missing: Names | None = (),
+        missing: Names | None = None,
         stale: Names = (),
         *,
         id: Hashable | None = None,
@@ -143,14 +145,15 @@ class Guard:
 
         Parameters
         ----------
-        row : mapping, or table of one row
+        row : mapping, Series, or table of one row
             The raw values by field. A missing field may be absent; what it holds is not looked at.
-        missing : collection of str or None, default=()
-            The fields whose values are missing; None: those that are null or absent in the row.
+        missing : collection of str or None, default=None
+            The fields whose values are missing; None: those that are null or absent in the row. A null that is not
+            named is a value like any other.
         stale : collection of str, default=()
             The fields whose values are older than they should be; the model decides on them.
         id : int or str, optional
-            The row's id; by default 0, or the index of a table.
+            The row's id; by default 0, the index of a table, or the name of a Series.
         intervals : bool, default=False
             Whether to find the stability intervals of all fields.
 
@@ -164,6 +167,8 @@ class Guard:
         FragilityError
             A field is not known, the protocol does not say what it may hold, or the row does not fit the model.
         """
+        if isinstance(row, pd.Series):
+            row, id = row.to_dict(), row.name if id is None else id
         shape: Any = (len(row), None) if isinstance(row, (list, tuple)) else getattr(row, "shape", ())
         if not isinstance(row, Mapping) and (len(shape) != 2 or shape[0] != 1):
             got = f"{shape[0]} rows; use check_rows" if len(shape) == 2 else f"{type(row).__name__}; give a dict"
@@ -188,7 +193,8 @@ class Guard:
         rows : table, or sequence of mappings
             The raw rows, as the model takes them, or one mapping from fields to values per row.
         missing : sequence of collections of str, optional
-            The missing fields of each row; None, for a row or for all of them: those that are null or absent.
+            The missing fields of each row; None, for a row or for all of them: those that are null or absent. A null
+            that is not named is a value like any other.
         stale : sequence of collections of str, optional
             The stale fields of each row; by default none.
         ids : sequence, optional
@@ -238,6 +244,7 @@ class Guard:
                     exposure={mode: float(values[i]) for mode, values in exposure.items()},
                     **self._plain_failure(i, hanging[i].loss, failures, declared),
                     missing=decided.missing[i],
+                    stand_ins={n: v for n, v in decided.stand_ins.items() if n in decided.missing[i]},
                     stale=decided.stale[i],
                     review=None if review is None else bool(review[i]),
                     intervals=None

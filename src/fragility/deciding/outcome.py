@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, overload
 
 import pandas as pd
@@ -19,6 +19,7 @@ from fragility.wording import (
     describe_change,
     describe_failure,
     describe_smallest,
+    describe_standins,
     join_names,
 )
 
@@ -37,7 +38,7 @@ class Check:
     id : int or str
         The row's id.
     decision : class label
-        The class decided on the row as it stands, with stand-ins for its missing fields.
+        The class that the model decides on the row as it arrives.
     confidence : float
         The model's probability of it.
     certificate : Certificate
@@ -57,7 +58,9 @@ class Check:
     failure_condition : str or None
         Those rates in words.
     missing : tuple of str
-        The fields that were missing: the model decided on stand-ins.
+        The fields that were missing: the model decided without them.
+    stand_ins : mapping of str to value
+        The missing fields that the model cannot answer without, and the value that stood in for each: its baseline.
     stale : tuple of str
         The fields that were stale: the model decided on their old values.
     p_change : float or None
@@ -88,6 +91,7 @@ class Check:
     failure_interval: tuple[float, float] | None = None
     failure_condition: str | None = None
     missing: tuple[str, ...] = ()
+    stand_ins: Mapping[str, Any] = field(default_factory=dict)
     stale: tuple[str, ...] = ()
     p_change: float | None = None
     p_change_low: float | None = None
@@ -116,6 +120,7 @@ class Check:
             "failure_interval": None if self.failure_interval is None else list(self.failure_interval),
             "exposure": dict(self.exposure),
             "missing": list(self.missing),
+            "stand_ins": dict(self.stand_ins),
             "stale": list(self.stale),
             "acquire": [{"field": name, "reduction": reduction} for name, reduction in self.acquire],
             "intervals": None if self.intervals is None else [_plain_interval(one) for one in self.intervals.values()],
@@ -136,6 +141,8 @@ class Check:
         if self.stale:
             opening += f"{' and' if self.missing else ', decided'} on stale values of {join_names(self.stale)}"
         told = [opening]
+        if self.stand_ins:
+            told.append(describe_standins(self.stand_ins))
         if self.p_change is not None and self.p_change_low is not None and self.p_change_high is not None:
             interval = None if self.p_change_exact else (self.p_change_low, self.p_change_high)
             told.append(describe_change((*self.missing, *self.stale), self.p_change, interval, self.changes_to))
@@ -189,7 +196,7 @@ class Checks(Sequence[Check]):
     certificates : Certificates
         Of the rows as decided, in the same order: an ordinary audit, which can be saved and verified.
     rows : pandas.DataFrame
-        The raw rows as decided, with stand-ins in place of missing fields; the index holds the ids.
+        The raw rows as decided: missing fields are missing, or hold what stood in; the index holds the ids.
     checks : tuple of Check
         The checks themselves.
     """
@@ -225,7 +232,7 @@ class Checks(Sequence[Check]):
         for one in self.checks:
             line = {name: getattr(one, name) for name in PLAIN}
             line |= {f"exposure_{mode}": value for mode, value in one.exposure.items()}
-            line |= {"missing": list(one.missing), "stale": list(one.stale)}
+            line |= {"missing": list(one.missing), "stood_in": list(one.stand_ins), "stale": list(one.stale)}
             line["acquire_first"] = one.acquire[0][0] if one.acquire else None
             line["failing_set"] = list(one.failing_sets[0]) if one.failing_sets else None
             table.append(line)

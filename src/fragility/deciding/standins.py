@@ -1,11 +1,10 @@
-"""Stand-ins: the raw value that takes the place of a missing field when the model decides.
+"""Stand-ins: the raw value of a missing field that the model cannot answer without.
 
 It is the protocol's baseline in raw units, so that the row as decided is an ordinary raw row: it can be handed to the
 model, audited, logged and verified. In the raw space the protocol declares it. In the transformed space the baseline is
 a value of the estimator's columns, and the stand-in is the raw value that the preprocessing turns into it: a category
 of the catalogue or of the encoder, or a number found by interpolation within the training range, rounded where the
-field held whole numbers. Under the baseline ``missing`` it is a missing value, so that the model's own imputer, or the
-booster's own rule for missing values, answers.
+field held whole numbers.
 """
 
 from __future__ import annotations

@@ -571,6 +571,8 @@ def _typed(values: Sequence[Scalar], column: pd.Series) -> pd.Series:
     if isinstance(dtype, pd.CategoricalDtype):
         known = set(dtype.categories)
         return pd.Series(list(values), dtype=dtype if all(v is None or v in known for v in values) else object)
+    if column.isna().all() and any(isinstance(value, str) for value in values):
+        dtype = np.dtype(object)  # whatever the type of a column without any value
     if pd.api.types.is_numeric_dtype(dtype) and not pd.api.types.is_bool_dtype(dtype):
         numbers = pd.Series([np.nan if value is None else value for value in values], dtype=np.float64)
         lossless = not pd.api.types.is_integer_dtype(dtype) or bool((numbers == np.rint(numbers)).all())

@@ -140,8 +140,9 @@ class Rebinding:
         assert frame is not None
         for name, form in zip(fitting.names, codec.forms, strict=True):
             column = frame[name]
-            gappy = column.dtype == object and bool(column.isna().any())  # encoders tell None from NaN
-            if gappy or (form.values is None and bool(beyond_doubles(column).any())):
+            # Encoders tell None from NaN; and the first rows may have had no missing value.
+            unlisted = column.dtype == object or (form.values is not None and None not in form.values)
+            if (unlisted and bool(column.isna().any())) or (form.values is None and bool(beyond_doubles(column).any())):
                 return None
         try:
             return np.asarray(codec.encode(frame)[:, list(self.layout.place)])

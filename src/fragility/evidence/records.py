@@ -89,7 +89,10 @@ def _make_column(values: list[Any], field: Field, listed: Sequence[Scalar]) -> A
         return np.array(values, dtype=bool)
     if field.dtype is not None and all(gaps):
         return pd.Series(pd.NaT, range(len(values)), field.dtype)
-    return [None if gap else value for value, gap in zip(values, gaps, strict=True)]
+    # NaN, as tables hold it whose other rows have the value: an imputer tells it from None, and a row would be answered
+    # in one way alone and in another beside others.
+    plain = [np.nan if gap else value for value, gap in zip(values, gaps, strict=True)]
+    return pd.Series(plain, dtype=object) if all(gaps) else plain
 
 
 def _is_number(value: Any) -> bool:

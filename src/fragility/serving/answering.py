@@ -151,8 +151,8 @@ class Answering:
         ]
         values = list_rows(rows)
         for name in {name for check in checks for name in check.missing}:
-            stood_in = checks.rows[name].tolist()
             values[name] = [
-                stood_in[place] if name in check.missing else values[name][place] for place, check in enumerate(checks)
+                check.stand_ins.get(name) if name in check.missing else values[name][place]
+                for place, check in enumerate(checks)
             ]
         return Answers([check.to_dict() for check in checks], events, checks.certificates, values, self._now())
