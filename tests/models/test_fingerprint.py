@@ -22,6 +22,7 @@ import joblib
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse as sp
 import skops.io
 from pipelines import SEED, fitted, nominal_names, numeric_names, split
 from scipy.stats import loguniform
@@ -46,6 +47,7 @@ from sklearn.svm import SVC
 from fragility.auditing.pipeline import audit
 from fragility.libraries import family_of
 from fragility.models import Model
+from fragility.models.descriptions import READ_AT_RUN_TIME
 from fragility.models.fingerprint import fingerprint
 from fragility.protocol import Protocol
 from fragility.verification.verifying import verify
@@ -68,7 +70,8 @@ def print_of(held: Any) -> str:
 
 
 def partial_of(held: Any) -> tuple[str, ...]:
-    return Model.wrap(Holder(held)).fingerprint_partial
+    """Return what is not seen of a value, beside what the code of ``Holder`` itself may read."""
+    return tuple(each for each in Model.wrap(Holder(held)).fingerprint_partial if each != READ_AT_RUN_TIME)
 
 
 # --- the same model before and after use, saved and loaded ----------------------------------------------------------
@@ -423,6 +426,25 @@ DIFFERENT: dict[str, tuple[Any, Any]] = {
     "a flag and a number": (True, 1),
     "a number and a text": (1, "1"),
     "where a list ends": ([[1], 2], [[1, 2]]),
+    "the value of a member of an enumeration": tuple(
+        made(f"import enum\nclass Kind(enum.Enum):\n A = {n}\nf = Kind.A") for n in (1, 2)
+    ),
+    "a method of an enumeration": tuple(
+        made(f"import enum\nclass Kind(enum.Enum):\n A = 1\n def rate(self): return {n}\nf = Kind.A") for n in (1, 2)
+    ),
+    "a matrix and an array": (np.array([[1.0, 2.0]]), np.matrix([[1.0, 2.0]])),
+    "a sparse matrix and a sparse array": (sp.csr_matrix(np.eye(2)), sp.csr_array(np.eye(2))),
+    "rows and columns of a sparse matrix": (sp.csr_matrix(np.eye(2)), sp.csc_matrix(np.eye(2))),
+    "attributes of an array": tuple(
+        made(f"class Own(np.ndarray): pass\nf = np.zeros(2).view(Own)\nf.rate = {n}") for n in (1, 2)
+    ),
+    "methods of an array": tuple(
+        made(f"class Own(np.ndarray):\n def rate(self): return {n}\nf = np.zeros(2).view(Own)") for n in (1, 2)
+    ),
+    "methods of a table": tuple(
+        made(f"import pandas as pd\nclass Own(pd.DataFrame):\n def rate(self): return {n}\nf = Own()") for n in (1, 2)
+    ),
+    "the unit of a date": (np.datetime64(50, "Y"), np.datetime64(50, "D")),
     "masked values": (np.ma.array([1.0, 2.0], mask=[0, 1]), np.ma.array([1.0, 2.0], mask=[0, 0])),
 }
 
@@ -448,7 +470,7 @@ class Slotted:
 def test_a_callable_with_slots_is_more_than_its_dictionary() -> None:
     one, two = (Model.wrap(Slotted(rate), classes=[0, 1]) for rate in (0.5, 0.25))
     assert one.fingerprint != two.fingerprint
-    assert one.fingerprint_partial == ()
+    assert one.fingerprint_partial == (READ_AT_RUN_TIME,)
 
 
 def test_values_and_functions_of_a_users_own_module_count(tmp_path: Path, monkeypatch) -> None:
@@ -476,7 +498,30 @@ def test_a_function_over_a_model_is_that_model() -> None:
     source = "def f(rows): return model.predict_proba(rows)"
     wrapped = [Model.wrap(made(source, model=model), classes=["bad", "good"]) for model in (one, two, one)]
     assert wrapped[0].fingerprint == wrapped[2].fingerprint != wrapped[1].fingerprint
-    assert wrapped[0].fingerprint_partial == ()
+    assert wrapped[0].fingerprint_partial == (READ_AT_RUN_TIME,)
+
+
+RUNS = {
+    "an import": "def f(x):\n import own_rates\n return x * own_rates.RATE",
+    "a file": "def f(x): return x * float(open('rate').read())",
+    "the environment": "import os\ndef f(x): return x * float(os.environ['RATE'])",
+    "a service": "from urllib.request import urlopen\ndef f(x): return urlopen('http://127.0.0.1').read()",
+    "a service in a method": "class f:\n def score(self, x): return __import__('urllib.request').urlopen(x)",
+}
+
+
+@pytest.mark.parametrize("what", RUNS)
+def test_what_a_function_reads_as_it_runs_is_named_as_unseen(what: str) -> None:
+    held = made(RUNS[what])
+    model = LogisticRegression().fit([[0.0], [1.0]], [0, 1])
+    assert Model.wrap(model).fingerprint_partial == ()
+    model.held = held
+    assert Model.wrap(model).fingerprint_partial == (READ_AT_RUN_TIME,)
+
+
+def test_library_code_in_a_pipeline_is_not_said_to_read_anything() -> None:
+    model = FunctionTransformer(np.log1p)
+    assert fingerprint([model, functools.partial(np.clip, a_min=0)]).partial == ()
 
 
 def test_where_a_function_is_defined_does_not_count() -> None:

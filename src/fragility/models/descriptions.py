@@ -54,8 +54,10 @@ def chunk(tag: str, data: bytes = b"") -> bytes:
 
 def plain(value: Any) -> bytes | None:
     """Return the bytes of a value without parts, or None for any other."""
+    if isinstance(value, np.generic) and value.dtype.kind in "mM":
+        return chunk(value.dtype.str, str(value.astype("i8")).encode())
     if isinstance(value, np.generic) and value.dtype.names is None:
-        value = value.astype("i8") if value.dtype.kind in "mM" else value.item()
+        value = value.item()
     if value is None or isinstance(value, bool) or type(value) in (int, np.longdouble, complex, slice, range):
         return chunk("value", repr(value).encode())
     if type(value) is float:
@@ -90,8 +92,11 @@ def _describe_container(value: Any) -> Parts:
 
 def _describe_array(value: np.ndarray[Any, Any]) -> Parts:
     shape, names = list(value.shape), value.dtype.names
-    if isinstance(value, np.ma.MaskedArray):
-        return Parts("masked array", [np.asarray(value.filled()), np.ma.getmaskarray(value)])
+    if type(value) not in (np.ndarray, np.memmap):  # its operators, such as the * of a matrix, may mean something else
+        own = [_in_order(getattr(value, "__dict__", {}))] if not _is_library(type(value).__module__) else []
+        masked = isinstance(value, np.ma.MaskedArray)
+        held = [np.asarray(value.filled()), np.ma.getmaskarray(value)] if masked else [value.view(np.ndarray)]
+        return Parts("array subclass", [type(value), *held, *own])
     if value.dtype == object:
         return Parts("array of objects", [shape, list(value.ravel())])
     if names:  # the bytes of padding between fields are undefined
@@ -103,10 +108,21 @@ def _describe_array(value: np.ndarray[Any, Any]) -> Parts:
 def _describe_sparse(value: Any) -> Parts:
     cells = value.tocoo(copy=True)
     cells.sum_duplicates()
-    return Parts("sparse", [list(value.shape), *cells.coords, cells.data])
+    own = [] if _is_library(type(value).__module__) else [_in_order(vars(value))]
+    # The type counts: * multiplies the cells of a sparse array, and is the product of sparse matrices.
+    return Parts("sparse", [type(value), list(value.shape), *cells.coords, cells.data, *own])
 
 
 def _describe_pandas(value: Any) -> Parts:
+    described = _describe_pandas_values(value)
+    kind = type(value)
+    if _is_library(kind.__module__) and is_genuine(kind):
+        return described
+    unseen = (*described.unseen, f"the attributes of {kind.__qualname__}, which extends a class of pandas")
+    return Parts(described.tag, [kind, *described.parts], described.ordered, unseen)
+
+
+def _describe_pandas_values(value: Any) -> Parts:
     if isinstance(value, pd.DataFrame):
         columns = [_column_values(value.iloc[:, i].array) for i in range(value.shape[1])]
         return Parts("table", [value.columns, value.index, *columns])
@@ -145,6 +161,7 @@ CLASS_BOOKKEEPING = frozenset(
         *("__dataclass_params__", "__match_args__", "__slots__"),
     }
 )
+METHODS = (types.FunctionType, staticmethod, classmethod, property)
 SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 GLOBAL_READS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 CLOSURE_READS = frozenset({"LOAD_DEREF", "LOAD_CLASSDEREF"})
@@ -173,6 +190,13 @@ def _is_installed(file: str) -> bool:
     return bool({"site-packages", "dist-packages"} & set(path.parts)) or any(map(path.is_relative_to, standard))
 
 
+# What no look at a function can tell.
+READ_AT_RUN_TIME = (
+    "what functions and classes of your own read while they run: files, services, the environment, modules imported "
+    "inside a function"
+)
+
+
 def _describe_function(function: types.FunctionType) -> Parts:
     home, owner = function.__module__, function.__globals__.get("__name__")  # they differ for a decorated function
     held: Any = sys.modules.get(home or "")
@@ -181,12 +205,13 @@ def _describe_function(function: types.FunctionType) -> Parts:
     if held is function and _is_library(home):
         return Parts("library function", [home, function.__qualname__])
     code, known = function.__code__, function.__globals__
-    unseen: list[str] = []
+    in_library = _is_library(owner) and getattr(sys.modules.get(owner or ""), "__dict__", None) is known
+    unseen = [] if in_library else [READ_AT_RUN_TIME]
     changed = _changed_names(code)
     closure = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
     cells = [_cell_contents(cell) for name, cell in closure.items() if name not in changed]
     parts = [code, cells, function.__defaults__, function.__kwdefaults__, _in_order(vars(function))]
-    if not (_is_library(owner) and getattr(sys.modules.get(owner or ""), "__dict__", None) is known):
+    if not in_library:
         for name, *attributes in (read for read in _global_reads(code) if read[0] not in changed):
             if name in known:
                 parts += [name, *_follow_modules(known[name], attributes, unseen)]
@@ -291,6 +316,7 @@ def _describe_class(value: type) -> Parts:
         return Parts("library class", [value.__module__, value.__qualname__])
     if issubclass(value, enum.Enum):
         own = {name: member.value for name, member in value.__members__.items()}
+        own |= {n: p for n, p in vars(value).items() if isinstance(p, METHODS) and getattr(enum.Enum, n, None) is not p}
     else:
         own = {n: p for n, p in vars(value).items() if n not in CLASS_BOOKKEEPING and not isinstance(p, SLOTS)}
     return Parts("class", [value.__name__, list(value.__bases__), _in_order(own)])
@@ -502,7 +528,7 @@ _BY_TYPE: list[tuple[Any, Callable[[Any], Parts]]] = [
     (types.CodeType, _describe_code),
     (types.MethodType, lambda value: Parts("method", [value.__func__, value.__self__])),
     (NATIVE_FUNCTIONS, _describe_native_function),
-    (enum.Enum, lambda value: Parts("member", [type(value).__name__, value.name])),
+    (enum.Enum, lambda value: Parts("member", [type(value), value.name, value.value])),
     (type, _describe_class),
     (types.ModuleType, lambda value: Parts("module", [value.__name__])),
     (property, lambda value: Parts("property", [value.fget])),

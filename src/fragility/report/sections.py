@@ -32,6 +32,7 @@ from fragility.report.parity import show_parities
 from fragility.report.sentences import count_focus, name_all, name_focus, name_limit
 from fragility.report.summary import AuditNumbers, Case, Dependence, GroupRole, ReliabilityNumbers, ReportSummary
 from fragility.segments import SegmentShares
+from fragility.text import shorten
 from fragility.wording import (
     GLOSSARY,
     LOSS_NAMES,
@@ -514,8 +515,8 @@ def _show_limits(audits: Sequence[AuditNumbers]) -> Section:
     blocks: list[Block] = [Text(LIMITS)]
     for audit in audits:
         if audit.facts.partial:
-            unseen = join_names([shorten_name(reason) for reason in audit.facts.partial], MOST_NAMES)
-            blocks.append(Text([f"The fingerprint of {audit.facts.name} could not see everything: {unseen}."]))
+            unseen = join_names([shorten(reason, 200) for reason in audit.facts.partial], MOST_NAMES)
+            blocks.append(Text([f"The fingerprint of {audit.facts.name} does not cover {unseen}."]))
     return Section("limits", "Limits", blocks)
 
 

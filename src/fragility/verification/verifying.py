@@ -258,7 +258,7 @@ def _check_model(loaded: LoadedAudit, model: Model, impossible: str | None = Non
         wrong = Difference("all", "engine.name", engine, f"cannot be: {impossible}")
         return Check("model", False, f"the {engine} engine can never have read this model", differences=(wrong,))
     if check.passed and stated["partial"]:
-        seen = f"{check.detail}, as far as its fingerprint sees: {'; '.join(stated['partial'])}"
+        seen = f"{check.detail}; its fingerprint does not cover {'; '.join(stated['partial'])}"
         return Check("model", True, seen)
     return check
 
