@@ -94,8 +94,9 @@ def _describe_array(value: np.ndarray[Any, Any]) -> Parts:
     shape, names = list(value.shape), value.dtype.names
     if type(value) not in (np.ndarray, np.memmap):  # its operators, such as the * of a matrix, may mean something else
         own = [_in_order(getattr(value, "__dict__", {}))] if not _is_library(type(value).__module__) else []
-        masked = isinstance(value, np.ma.MaskedArray)
-        held = [np.asarray(value.filled()), np.ma.getmaskarray(value)] if masked else [value.view(np.ndarray)]
+        held = [value.view(np.ndarray)]
+        if isinstance(value, np.ma.MaskedArray):
+            held = [np.asarray(value.filled()), np.ma.getmaskarray(value)]
         return Parts("array subclass", [type(value), *held, *own])
     if value.dtype == object:
         return Parts("array of objects", [shape, list(value.ravel())])
@@ -339,7 +340,8 @@ def _describe_object(value: Any) -> Parts:
     kind = type(value)
     if callable(getattr(kind, "fingerprint", None)) and library_of(value) == "fragility" and is_genuine(kind):
         # It knows what determines its predictions, and it is ours.
-        return Parts("own", [kind.__qualname__, str(value.fingerprint())])
+        unseen = (READ_AT_RUN_TIME,) if getattr(value, "runs_code_of_others", False) else ()
+        return Parts("own", [kind.__qualname__, str(value.fingerprint())], unseen=unseen)
     if kind.__name__ == "cython_function_or_method":
         return _describe_native_function(value)
     parts = _rebuilding_parts(value)
