@@ -1,5 +1,9 @@
 """Displays draw what the certificates say, on the axes they are given, and leave matplotlib's settings alone."""
 
+import os
+import subprocess
+import sys
+
 import matplotlib
 import numpy as np
 import pytest
@@ -174,3 +178,22 @@ def test_reliability_of_one_model_and_of_labels_by_name():
         single.plot([Figure().add_subplot()])
     with pytest.raises(DataError, match="at least one array of probabilities is needed"):
         fg.FragileCalibrationDisplay.from_predictions(y, {}, fds)
+
+
+def test_the_first_figure_leaves_the_settings_that_its_backend_makes(tmp_path):
+    """As a notebook's backend does, this one declares when it is loaded that figures are shown as they are made."""
+    (tmp_path / "shown.py").write_text(
+        "import matplotlib\nfrom matplotlib.backends.backend_agg import *\nmatplotlib.interactive(True)\n"
+        "matplotlib.rcParams['figure.dpi'] = 72\n"
+    )
+    script = """
+import matplotlib, numpy as np
+from fragility.drawing.figure import ReliabilityDisplay
+display = ReliabilityDisplay(["a", "b"], [3.0, 1.0], 4.0, 10, "each group fails with rate 0.1").plot()
+assert matplotlib.get_backend() == "module://shown", matplotlib.get_backend()
+assert matplotlib.is_interactive() and matplotlib.rcParams["figure.dpi"] == 72
+assert matplotlib.rcParams["axes.grid"] is False and display.figure_.get_facecolor() == (1.0, 1.0, 1.0, 1.0)
+"""
+    given = {**os.environ, "MPLBACKEND": "module://shown"}
+    given["PYTHONPATH"] = os.pathsep.join([str(tmp_path), *sys.path])
+    subprocess.run([sys.executable, "-c", script], env=given, check=True, timeout=60)

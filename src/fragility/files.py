@@ -2,8 +2,8 @@
 
 A file is written under a hidden name beside its target, forced to the disk, and renamed. The hidden file is locked
 while its writer lives; what a killed writer left is recognised by its name and its free lock, and removed by the next
-write. No output replaces a link, a key, a model, a review's decisions or a file of an audit, unless its writer says
-that it writes such files.
+write. No output replaces a link, a key, a model, a signature, a review's decisions, or a file of an audit or a log,
+unless its writer says that it writes such files.
 """
 
 from __future__ import annotations
@@ -37,10 +37,18 @@ WHOLE_DIGITS = 300  # a whole number of so many digits is still a double
 SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 # What an output may not replace, unless its writer makes such files.
-MODEL, AUDIT_FILE = "a model", "a file of an audit"
+MODEL, AUDIT_FILE, SIGNATURE, LOG_FILE = "a model", "a file of an audit", "a signature", "a file of a log"
 MODEL_SUFFIXES = (".skops", ".joblib", ".pkl", ".pickle", ".ubj", ".cbm", ".tl", ".safetensors", ".onnx", ".pt")
 MODEL_START = re.compile(rb'tree\n|\s*\{\s*"(learner|features_info|ctr_data)"\s*:')  # LightGBM, XGBoost, CatBoost
-AUDIT_NAME = re.compile(r"certificates-\d{5,}-[0-9a-f]{16}\.parquet|protocol(-signature)?-[0-9a-f]{16}\.json")
+# <what>-<first 16 digits of the file's SHA-256>: a name has one content for ever, so writing spoils nothing being read.
+# A part of the certificates has its place in the input before that, counted from 00000; so have the blocks of a part.
+CONTENT_NAME = re.compile(
+    r"(?P<kind>certificates|modes|intervals)-(?P<place>\d{5,})-(?P<part>[0-9a-f]{16})\.parquet"
+    r"|(?P<beside>searched|modes|intervals|baselines)-(?P<table>[0-9a-f]{16})\.parquet"
+    r"|(?P<document>protocol|protocol-signature)-(?P<digest>[0-9a-f]{16})\.json"
+)
+LOG_PART_NAME = re.compile(r"part-(?P<place>\d{5,})-(?P<digest>[0-9a-f]{16})\.parquet")  # rows or events
+SIGNATURE_NAME = re.compile(r".*\.dsse\.json")
 MANIFEST_START = re.compile(rb'\s*\{.*"format"\s*:\s*"fragility-certificates/', re.DOTALL)
 SNIFFED_BYTES = 64 * 1024
 
@@ -59,8 +67,12 @@ def precious_kind(path: Path) -> str | None:
         return "a key"
     if start.startswith(b"SQLite format 3"):
         return "a database"
-    if AUDIT_NAME.fullmatch(path.name) or MANIFEST_START.match(start):
+    if CONTENT_NAME.fullmatch(path.name) or MANIFEST_START.match(start):
         return AUDIT_FILE
+    if SIGNATURE_NAME.fullmatch(path.name):
+        return SIGNATURE
+    if LOG_PART_NAME.fullmatch(path.name):
+        return LOG_FILE
     if path.suffix.lower() in MODEL_SUFFIXES or MODEL_START.match(start):
         return MODEL
     return None
@@ -71,7 +83,7 @@ def replacing(path: str | os.PathLike[str], *, own: str | None = None) -> Iterat
     """Yield a temporary path in the target's folder; it takes the target's place if the block succeeds.
 
     An existing file's permissions are kept. OSError where something precious lies there; ``own`` is the kind that the
-    caller writes, MODEL or AUDIT_FILE, and may replace.
+    caller writes, such as MODEL or AUDIT_FILE, and may replace.
     """
     kind = precious_kind(Path(path))
     if kind not in (None, own):

@@ -52,7 +52,7 @@ def test_selections_are_those_made_in_memory(certs: Certificates, stored: Stored
     assert stored.by_id(str(certs[70].id)) == certs[70] == stored.by_id(certs[70].id)
     with pytest.raises(CertificateError, match=r"no certificate for row 'nobody'; ids run like \[0, 1, 2\]"):
         stored.by_id("nobody")
-    with pytest.raises(IndexError, match="within the 90 certificates"):
+    with pytest.raises(IndexError, match="position 90 is outside the 90 certificates"):
         stored.take([90])
     with pytest.raises(CertificateError, match="predictions are ranked by one of"):
         stored.most_fragile(by="beauty")
@@ -93,3 +93,15 @@ def test_a_part_that_was_changed_or_lost_is_refused_when_it_is_read(stored: Stor
 def test_a_folder_that_is_no_audit_cannot_be_opened(tmp_path) -> None:
     with pytest.raises(CertificateError, match=r"is not an audit folder: manifest\.json is missing"):
         fg.open_audit(tmp_path)
+
+
+def test_a_mask_and_positions_from_the_end_choose_the_same_rows_as_in_memory(certs, stored) -> None:
+    mask = certs.claims.confidence < np.median(certs.claims.confidence)
+    for chosen in (mask, mask.tolist(), np.zeros(90, dtype=bool), [-1, 0, -90], np.array([5], dtype=np.uint8)):
+        assert stored.take(chosen).table.equals(certs.take(chosen).table)
+    assert stored.take(mask).claims.ids == tuple(np.flatnonzero(mask).tolist())
+    for audit in (stored, certs):
+        with pytest.raises(IndexError, match=r"a mask over the 90 certificates has 90 entries, got shape \(3,\)"):
+            audit.take([True, False, True])
+        with pytest.raises(TypeError, match="certificates are counted by whole numbers or taken by a slice"):
+            audit.take([1.5])

@@ -6,6 +6,7 @@ larger than memory.
 
 from __future__ import annotations
 
+import operator
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -186,7 +187,7 @@ class Audit(ABC):
         Parameters
         ----------
         positions : sequence of int or array of bool
-            Positions counted from 0; for certificates in memory also a mask over all of them.
+            Positions counted from 0, negative ones from the end; or a mask over all certificates.
 
         Returns
         -------
@@ -330,6 +331,35 @@ class Audit(ABC):
             The figures that ``fragility compare`` prints.
         """
         return self.tally(min_confidence=min_confidence, labels=labels).summary()
+
+
+def find_positions(chosen: Any, n: int) -> Integers:
+    """Return the positions that a user chose of n rows, counted from the front: whole numbers, or a mask over them.
+
+    IndexError outside, TypeError for what is no position.
+    """
+    given = np.asarray(chosen)
+    if given.dtype == bool:
+        if given.shape != (n,):
+            raise IndexError(f"a mask over the {n} certificates has {n} entries, got shape {given.shape}")
+        return np.flatnonzero(given).astype(np.int64)
+    return np.array([find_position(value, n) for value in given.ravel().tolist()], dtype=np.int64)
+
+
+def find_position(value: Any, n: int) -> int:
+    """Return one such position."""
+    try:
+        if isinstance(value, (bool, np.bool_)):
+            raise TypeError
+        position = operator.index(value)
+    except TypeError:
+        raise TypeError(
+            f"certificates are counted by whole numbers or taken by a slice, got {value!r:.80}; "
+            "take(...) selects several, by_id(...) finds a row by its id"
+        ) from None
+    if not -n <= position < n:
+        raise IndexError(f"position {position} is outside the {n} certificates")
+    return position % n
 
 
 def _position_of(own_id: Hashable, ids: pa.ChunkedArray) -> int:

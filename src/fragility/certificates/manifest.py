@@ -21,7 +21,7 @@ from fragility.certificates.intervals import IntervalsDeclaration
 from fragility.certificates.lattice import LatticeDeclaration
 from fragility.certificates.modes import ModesDeclaration
 from fragility.errors import CertificateError
-from fragility.files import parse_json
+from fragility.files import CONTENT_NAME, parse_json
 from fragility.models import ClassLabel
 from fragility.protocol import Protocol
 
@@ -31,13 +31,6 @@ LIMITS = (
     "loses support. The greedy flip budget is an upper bound on the smallest failing set, never the minimum."
 )
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-# <what>-<first 16 digits of the file's SHA-256>: a name has one content for ever, so writing spoils nothing being read.
-# A part of the certificates has its place in the input before that, counted from 00000; so have the blocks of a part.
-CONTENT_NAME = re.compile(
-    r"(?P<kind>certificates|modes|intervals)-(?P<place>\d{5,})-(?P<part>[0-9a-f]{16})\.parquet"
-    r"|(?P<beside>searched|modes|intervals|baselines)-(?P<table>[0-9a-f]{16})\.parquet"
-    r"|(?P<document>protocol|protocol-signature)-(?P<digest>[0-9a-f]{16})\.json"
-)
 VERSION = re.compile(r"[\w.+!-]{1,64}")
 
 

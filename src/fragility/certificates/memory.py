@@ -6,7 +6,6 @@ theirs. docs/format.md describes every field, so that someone else can write ano
 
 from __future__ import annotations
 
-import operator
 import os
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
@@ -20,7 +19,7 @@ import pyarrow as pa
 
 from fragility.arrays import Floats
 from fragility.canonical import combine_digests, digest_bytes
-from fragility.certificates.audit import Audit
+from fragility.certificates.audit import Audit, find_position, find_positions
 from fragility.certificates.blocks import BlockDeclaration, choose_confident
 from fragility.certificates.certificate import Certificate
 from fragility.certificates.claims import (
@@ -272,7 +271,7 @@ class Certificates(Audit):
     def __getitem__(self, position: int | slice) -> Certificate | Certificates:
         if isinstance(position, slice):
             return self.take(range(len(self))[position])
-        return self.certificate(_position(position, len(self)))
+        return self.certificate(find_position(position, len(self)))
 
     def most_fragile(self, n: int = 20, min_confidence: float = CONFIDENT, by: str = "exposure") -> Certificates:
         return self.take(self._rank(n, min_confidence, by))
@@ -311,13 +310,7 @@ class Certificates(Audit):
         return np.asarray(column.to_numpy(), dtype=np.float64)
 
     def take(self, positions: Sequence[int] | npt.NDArray[Any]) -> Certificates:
-        chosen, n = np.asarray(positions), len(self)
-        if chosen.dtype == bool:
-            if chosen.shape != (n,):
-                raise IndexError(f"a mask over the {n} certificates has {n} entries, got shape {chosen.shape}")
-            chosen = np.flatnonzero(chosen)
-        places = [_position(value, n) for value in chosen.ravel().tolist()]
-        table = self.table.take(pa.array(places, type=pa.int64()))
+        table = self.table.take(pa.array(find_positions(positions, len(self))))
         root = combine_digests(digest_from_text(text) for text in table.column("digest").to_pylist())
         derived: dict[str, Any] = {"rows": len(table), "root_digest": root, "baselines": None}
         derived |= {f"{name}_root_digest": form.root(table) for name, form in self.blocks.items()}
@@ -491,19 +484,3 @@ def _list_cells(cert: Certificate) -> tuple[object, ...]:
     budget = str(cert.flip_budget) if cert.flipped else "none"
     rests_on = ", ".join(cert.failing_groups or cert.path[:1])
     return cert.id, cert.predicted, f"{cert.confidence:.1%}", budget, f"{cert.exposure:.3f}", rests_on
-
-
-def _position(value: Any, n: int) -> int:
-    """Return a position counted from the front; IndexError outside, TypeError for what is no position."""
-    try:
-        if isinstance(value, (bool, np.bool_)):
-            raise TypeError
-        position = operator.index(value)
-    except TypeError:
-        raise TypeError(
-            f"certificates are counted by whole numbers or taken by a slice, got {value!r}; "
-            "take(...) selects several, by_id(...) finds a row by its id"
-        ) from None
-    if not -n <= position < n:
-        raise IndexError(f"position {position} is outside the {n} certificates")
-    return position % n

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fragility.certificates.audit import Audit
+from fragility.certificates.audit import Audit, find_positions
 from fragility.certificates.dependence import BaselineComparison
 from fragility.certificates.folder import (
     BlockReader,
@@ -116,9 +116,7 @@ class StoredAudit(Audit):
             return tuple(accumulate((rows_of_part(self.folder / name) for name in self.part_names), initial=0))
 
     def take(self, positions: Any) -> Certificates:
-        wanted = np.asarray(positions, dtype=np.int64)
-        if len(wanted) and not (wanted.min() >= 0 and wanted.max() < len(self)):
-            raise IndexError(f"positions must lie within the {len(self)} certificates, got {positions!r:.80}")
+        wanted = find_positions(positions, len(self))
         places = np.array([bisect_right(self.part_starts, int(i)) - 1 for i in wanted], dtype=np.int64)
         found = [
             self.part(int(place)).take(pa.array(wanted[places == place] - self.part_starts[place]))

@@ -62,9 +62,14 @@ class Display:
         import matplotlib.pyplot as plt
 
         count, width, height = self._measure()
+        figure: Any = None
+        if ax is None:
+            # The first figure loads the backend, which may declare settings of its own, such as a notebook's to show
+            # every figure: a context around it would undo them at its end.
+            face = STYLE["figure.facecolor"]
+            figure = plt.figure(figsize=(width, height), layout="constrained", facecolor=face)
         with matplotlib.rc_context(STYLE):
             if ax is None:
-                figure = plt.figure(figsize=(width, height), layout="constrained")
                 panels = list(figure.subplots(1, count, sharey=self._share_y, squeeze=False)[0])
             elif isinstance(ax, (Sequence, np.ndarray)):
                 if len(ax) != count:

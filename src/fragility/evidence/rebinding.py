@@ -165,4 +165,5 @@ def describe_table(rows: Rows) -> Any:
     types = None if rows.frame is None else tuple(rows.frame.dtypes)
     plain = isinstance(rows.native, (np.ndarray, pd.DataFrame))
     schema = None if plain else tuple(rows.native.schema.items())  # polars
-    return type(rows.native), getattr(rows.native, "dtype", None), rows.names, types, schema
+    dtype = None if isinstance(rows.native, pd.DataFrame) else getattr(rows.native, "dtype", None)
+    return type(rows.native), dtype, rows.names, types, schema

@@ -119,6 +119,8 @@ def _read_table(X: Any) -> nw.DataFrame[Any]:
 
 def column_names(X: Any) -> list[str]:
     """Return the names of a table's columns; an Arrow table keeps them apart from its columns."""
+    if isinstance(X, pd.DataFrame):  # whose columns are attributes too, whatever their names
+        return [str(name) for name in X.columns]
     return [str(name) for name in getattr(X, "column_names", getattr(X, "columns", []))]
 
 

@@ -281,7 +281,7 @@ def _inputs_in(name: str, inputs: list[str]) -> list[int]:
 def _few_rows(rows: Any) -> Any:
     """Return a few rows, the same ones whatever the order of the table."""
     try:
-        if hasattr(rows, "hash_rows"):  # polars
+        if not isinstance(rows, pd.DataFrame) and hasattr(rows, "hash_rows"):  # polars
             hashes = rows.hash_rows().to_numpy()
         else:
             frame = rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(np.asarray(rows))

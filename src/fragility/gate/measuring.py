@@ -18,7 +18,7 @@ from fragility.gate.rules import PREDICTED, Rule
 from fragility.ids import IdSpan, id_keys, id_text, places_by_id, say_unlabelled
 from fragility.policy import LabelledRows
 from fragility.scores import flips_within
-from fragility.segments import RowValues, TableRows, read_by, segment_rows
+from fragility.segments import read_by, read_values, segment_rows
 
 Estimator = Callable[[Booleans, float], Estimate]  # (n,) rows of a segment, level of the bounds
 
@@ -165,6 +165,6 @@ def cut_into_segments(by: str | None, audits: Sequence[AuditEvidence]) -> list[S
             f"a rule by {by!r} cuts the audited rows by a column of theirs; give the rows with ",
             Advice("rows", "--data"),
         )
-    source = rows if isinstance(rows, RowValues) else TableRows.of(rows)
+    source = read_values(rows)
     coded = segment_rows(source, read_by(by, source.column_names), [one.audit for one in audits])
     return [Segments(own[0].names, own[0].codes.astype(np.int64)) for own in coded]

@@ -19,7 +19,7 @@ from fragility.certificates import Audit, open_audit
 from fragility.certificates.folder import manifest_bytes, read_document
 from fragility.envelopes import PAYLOAD_TYPE, Envelope, Statement, read_envelope, read_statement
 from fragility.errors import Advice, CertificateError, DataError, FragilityError, VerificationError
-from fragility.files import write_bytes
+from fragility.files import SIGNATURE, write_bytes
 from fragility.ids import IdSpan, id_text, say_unlabelled
 from fragility.packing.archive import (
     FORMAT,
@@ -293,7 +293,7 @@ def describe_pack(settings: Settings, derived: Derived, audit: Audit, files: Map
 
 def _sign_pack(folder: Path, data: bytes, signer: Any) -> None:
     envelope = with_signature(Envelope(_state_pack(data).to_bytes(), PAYLOAD_TYPE, ()), signer)
-    write_bytes(folder / SIGNATURE_FILE, envelope.to_text().encode())
+    write_bytes(folder / SIGNATURE_FILE, envelope.to_text().encode(), own=SIGNATURE)
 
 
 def _state_pack(data: bytes) -> Statement:

@@ -34,7 +34,7 @@ from fragility.protocol import Protocol
 from fragility.report.summary import Accuracy, Case, FieldValue, ReviewView
 from fragility.report.tally import Piece
 from fragility.saving import without_nan
-from fragility.segments import PART_ROWS, RowValues, TableRows
+from fragility.segments import PART_ROWS, RowValues, read_values
 from fragility.stress.labels import BrittleLabels
 
 FIFTHS = 5
@@ -58,7 +58,7 @@ class GivenRows:
         """Read a table or array; rows that are read part by part already stay as they are."""
         if isinstance(rows, GivenRows):
             return rows
-        values = rows if isinstance(rows, RowValues) else TableRows.of(rows, ids)
+        values = read_values(rows, ids)
         return cls(values, None if model is None else Model.wrap(model))
 
 

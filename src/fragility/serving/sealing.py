@@ -12,7 +12,6 @@ bytes. So a seal may be interrupted at any point and repeated.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -37,13 +36,11 @@ from fragility.certificates.manifest import BLOCKS, AuditedRows, Manifest, place
 from fragility.certificates.parts import encode_part, part_name, read_columns, short_digest
 from fragility.errors import CertificateError, first_line
 from fragility.evidence.rows import read_rows
-from fragility.files import force_to_disk, write_bytes
+from fragility.files import LOG_FILE, LOG_PART_NAME, force_to_disk, write_bytes
 from fragility.merkle import hashed_leaves, root_of
 from fragility.protocol import Protocol
 from fragility.serving.entries import ID, LogEntry, LogSchemas, decode_entries
 from fragility.serving.journal import measure_journal, read_journal
-
-PART_FILE = re.compile(r"part-(?P<place>\d{5,})-(?P<digest>[0-9a-f]{16})\.parquet")
 
 
 @dataclass(frozen=True)
@@ -224,7 +221,7 @@ def write_part(folder: Path, place: int, table: pa.Table) -> None:
     for other in find_parts(folder, place):
         if other.name != name:
             other.unlink()
-    write_bytes(folder / name, data)
+    write_bytes(folder / name, data, own=LOG_FILE)
 
 
 def find_parts(folder: Path, place: int) -> list[Path]:
@@ -235,7 +232,7 @@ def find_parts(folder: Path, place: int) -> list[Path]:
 def read_part(folder: Path, place: int, columns: list[str] | None = None) -> pa.Table:
     """Return the part of a place, or some of its columns; refuse one that was changed after it was written."""
     for path in find_parts(folder, place):
-        found = PART_FILE.fullmatch(path.name)
+        found = LOG_PART_NAME.fullmatch(path.name)
         if found is None:
             continue
         data = path.read_bytes()

@@ -26,7 +26,7 @@ from fragility.envelopes import (
     read_statement,
 )
 from fragility.errors import CertificateError, FragilityError, VerificationError
-from fragility.files import write_text
+from fragility.files import SIGNATURE, write_bytes
 from fragility.protocol import Protocol
 from fragility.trust.keys import is_signed_by, load_private_key, load_public_key, with_signature
 from fragility.verification.integrity import check_integrity
@@ -95,7 +95,7 @@ def sign(target: str | os.PathLike[str], key: str | os.PathLike[str]) -> Path:
         if (there.payload, there.payload_type) == (envelope.payload, envelope.payload_type):
             envelope = there
     try:
-        write_text(out, with_signature(envelope, signer).to_text())
+        write_bytes(out, with_signature(envelope, signer).to_text().encode(), own=SIGNATURE)
     except OSError as error:
         raise VerificationError(f"cannot write the signature to {out}: {error.strerror or error}") from error
     return out

@@ -46,6 +46,7 @@ from fragility.merkle import packed_root
 from fragility.models import Model
 from fragility.progress import Report, progress_bar
 from fragility.protocol import Protocol, bind
+from fragility.tables import RowSource
 from fragility.verification.integrity import (
     LoadedAudit,
     check_digests,
@@ -160,7 +161,7 @@ class GivenRows:
     ids: Any
 
     def __iter__(self) -> Iterator[EvidenceRows]:
-        if not hasattr(self.X, "parts"):
+        if not isinstance(self.X, RowSource):
             rows = bind(self.model, self.X, self.protocol, self.ids)
             self.model = rows.model
             for start in range(0, len(rows), PART_ROWS):
