@@ -35,7 +35,7 @@ from fragility.evidence.baselines import (
     with_values,
 )
 from fragility.evidence.binding import bind_rows, check_baseline_accepted, check_decision
-from fragility.evidence.bound import Column, EvidenceSpace, Group, Space
+from fragility.evidence.bound import Column, EvidenceSpace, Group, InputColumn, Space
 from fragility.evidence.declared import read_model_rows
 from fragility.evidence.fields import Field
 from fragility.evidence.fitting import read_training_rows
@@ -68,6 +68,9 @@ class Protocol:
         The raw fields of the training table: name, kind and type.
     columns : tuple of Column
         The columns of the evidence space: name, kind, baseline and spread.
+    inputs : tuple of InputColumn
+        The columns that the preprocessing hands to the estimator, and the raw fields that each is made from, as tried
+        on training rows. None where there is no preprocessing, or where the raw space has no need of them.
     groups : tuple of Group
         Columns that fail together; every column is in one group.
     grouping : str
@@ -113,6 +116,7 @@ class Protocol:
     grouping: str
     baseline: str
     artificial: tuple[str, ...] = ()
+    inputs: tuple[InputColumn, ...] = ()
     stored: tuple[Alternative, ...] = ()
     refused: tuple[str, ...] = ()
     operators: tuple[str, ...] = DEFAULT_OPERATORS
@@ -133,6 +137,7 @@ class Protocol:
         parts.check_settings(self)
         parts.check_alternatives(self)
         parts.check_modes(self)
+        parts.check_inputs(self)
 
     # --- making one -------------------------------------------------------------------------------------
 
@@ -172,8 +177,10 @@ class Protocol:
         X_train : array or table of shape (n, d)
             The raw rows the model was trained on.
         space : {"transformed", "raw"}, optional
-            ``transformed`` stresses the estimator's input matrix (the default wherever that is a numeric matrix, unless
-            the baseline is ``missing``); ``raw`` stresses the raw fields before any preprocessing.
+            ``transformed`` stresses the estimator's input matrix (the default wherever that is a numeric matrix whose
+            columns come from one field each, unless the baseline is ``missing``); ``raw`` stresses the raw fields
+            before any preprocessing. Where columns come from several fields, as behind PCA or a ``KNNImputer``, the
+            default is ``raw``, and a warning says why.
         groups : str, path or mapping, default="raw-origin"
             ``raw-origin`` (one group per raw field), ``merged`` (fields joined where their association on the training
             data is at least ``merge_threshold``), or a map field -> block or block -> fields (a dict or the path of a
@@ -244,7 +251,8 @@ class Protocol:
         rows = read_model_rows(wrapped, X_train)
         if isinstance(baseline, str) and baseline == "missing" and space is None and rows.frame is not None:
             space = "raw"  # where a value is missing in production
-        evidence = read_training_rows(wrapped, rows, space, nominal)
+        one_each = isinstance(groups, str) and groups in ("raw-origin", "merged")
+        evidence = read_training_rows(wrapped, rows, space, nominal, one_each=one_each)
         blocks, grouping = group_columns(groups, evidence, merge_threshold)
         fitted = fit_baseline(baseline, baseline_units, evidence, wrapped, rows)
         columns = map(Column, evidence.columns, evidence.kinds, fitted.values, evidence.spreads)
@@ -259,6 +267,7 @@ class Protocol:
             grouping=grouping,
             baseline=fitted.name,
             artificial=fitted.artificial,
+            inputs=evidence.inputs,
             operators=tuple(parts.read_operator(operator) for operator in parts.read_list("operators", operators)),
             severities=tuple(
                 parts.read_number("a severity", severity) for severity in parts.read_list("severities", severities)
@@ -352,7 +361,16 @@ class Protocol:
     def evidence(self) -> EvidenceSpace:
         """The part of the protocol that rows are bound by."""
         listed = self.modes.listed_values()
-        return EvidenceSpace(self.space, self.fields, self.columns, self.groups, self.decision, self.resolution, listed)
+        return EvidenceSpace(
+            self.space,
+            self.fields,
+            self.columns,
+            self.groups,
+            self.decision,
+            self.resolution,
+            listed,
+            self.inputs,
+        )
 
     @property
     def column_group(self) -> Integers:
@@ -417,6 +435,7 @@ class Protocol:
             "space": self.space,
             "fields": [dataclasses.asdict(field) for field in self.fields],
             "columns": [dataclasses.asdict(column) for column in self.columns],
+            "inputs": [{"name": column.name, "fields": list(column.fields)} for column in self.inputs],
             "groups": parts.groups_to_list(self.groups),
             "grouping": self.grouping,
             "baseline": self.baseline,
@@ -469,6 +488,7 @@ class Protocol:
                 grouping=document["grouping"],
                 baseline=document["baseline"],
                 artificial=parts.read_names("artificial", document["artificial"]),
+                inputs=tuple(parts.input_from(column) for column in document["inputs"]),
                 stored=tuple(
                     parts.alternative_from(name, document["alternatives"][name], columns)
                     for name in sorted(document["alternatives"], key=lambda n: [*ALTERNATIVES, n].index(n))

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
 
 from fragility.errors import ProtocolError
 from fragility.evidence.baselines import ALTERNATIVES, BASELINES, Alternative, list_refused
-from fragility.evidence.bound import SPACES, Column, Group
+from fragility.evidence.bound import SPACES, Column, Group, InputColumn
 from fragility.evidence.fields import FIELD_TYPES, Field, is_date_dtype, read_date
 from fragility.evidence.modes import find_faults
+from fragility.evidence.rows import list_names
 from fragility.models import Decision
 from fragility.scores import READINGS
 
@@ -49,6 +50,46 @@ def check_partition(groups: Sequence[Group], columns: Sequence[str]) -> None:
     left_out = [column for column in columns if column not in seen]
     if unknown or left_out:
         raise ProtocolError(f"groups must cover the columns exactly: unknown {unknown[:5]}, left out {left_out[:5]}")
+
+
+def check_inputs(protocol: Any) -> None:
+    """Refuse columns that are not said to come from fields, and groups that do not hold the fields they say."""
+    names, known = [column.name for column in protocol.inputs], [field.name for field in protocol.fields]
+    if len(set(names)) != len(names):
+        raise ProtocolError("the names of inputs must be distinct")
+    for column in protocol.inputs:
+        if not column.fields or list(column.fields) != [name for name in known if name in column.fields]:
+            raise ProtocolError(
+                f"the input {column.name!r} must name fields in the order of the table, got {list(column.fields)!r:.80}"
+            )
+    columns = [column.name for column in protocol.columns]
+    if protocol.space == "transformed" and columns != (names or known):
+        raise ProtocolError("the protocol contradicts itself: space 'transformed', but the columns are not the inputs")
+    held: dict[str, tuple[str, ...]] = protocol.evidence.group_fields
+    free = {name for name in known if all(name not in fields or fields == (group,) for group, fields in held.items())}
+    for group, fields in held.items():
+        if protocol.grouping == "raw-origin" and fields != (group,):
+            raise ProtocolError(
+                f"the protocol contradicts itself: grouping 'raw-origin', but the group {group!r} holds "
+                f"{list_names(fields)}"
+            )
+        if protocol.grouping.startswith("merged") and not _is_joined(group, fields, free, known):
+            raise ProtocolError(
+                f"the protocol contradicts itself: grouping {protocol.grouping!r}, but the group {group!r} holds "
+                f"{list_names(fields)}"
+            )
+    for entry in protocol.modes.catalogue:
+        if entry.group in held and entry.fields != held[entry.group]:
+            raise ProtocolError(
+                f"the catalogue of {entry.group!r} must be that of the fields {list_names(held[entry.group])}, got "
+                f"{list_names(entry.fields)}"
+            )
+
+
+def _is_joined(name: str, fields: Sequence[str], free: Set[str], known: Sequence[str]) -> bool:
+    """Return whether a group's name joins its fields by +; fields that no column comes from may be among them."""
+    parts = [f"({re.escape(f'+{own}')}){'' if own in fields else '?'}" for own in known if own in {*fields, *free}]
+    return re.fullmatch("".join(parts), f"+{name}") is not None
 
 
 def check_evidence(protocol: Any) -> None:
@@ -259,6 +300,10 @@ def column_from(document: Mapping[str, Any]) -> Column:
     kind = document["kind"]
     baseline, spread = _baseline_from(kind, document["baseline"]), _spread_from(document["spread"])
     return Column(str(document["name"]), kind, baseline, spread)
+
+
+def input_from(document: Mapping[str, Any]) -> InputColumn:
+    return InputColumn(str(document["name"]), read_names("fields of an input", document["fields"]))
 
 
 def _baseline_from(kind: str, value: Any) -> Any:

@@ -17,8 +17,9 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.compose import ColumnTransformer, make_column_selector, make_column_transformer
 from sklearn.decomposition import PCA
 from sklearn.ensemble import RandomForestClassifier
+from sklearn.experimental import enable_iterative_imputer  # noqa: F401
 from sklearn.feature_selection import SelectKBest, VarianceThreshold
-from sklearn.impute import KNNImputer, MissingIndicator, SimpleImputer
+from sklearn.impute import IterativeImputer, KNNImputer, MissingIndicator, SimpleImputer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import FeatureUnion, Pipeline, make_pipeline, make_union
 from sklearn.preprocessing import (
@@ -34,10 +35,11 @@ from sklearn.preprocessing import (
     TargetEncoder,
 )
 
-from fragility.errors import EvidenceError, FragilityError
+from fragility.errors import EvidenceError, FragilityError, FragilityWarning
 from fragility.evidence import blend
 from fragility.evidence.groups import association
-from fragility.evidence.tracing import _few_rows
+from fragility.evidence.origins import choose_rows
+from fragility.evidence.rows import read_rows
 from fragility.models import Model
 from fragility.protocol import Protocol, bind
 
@@ -338,13 +340,24 @@ def test_rows_scaled_to_unit_length_are_refused_with_names() -> None:
         groups_of(make_pipeline(StandardScaler(), Normalizer()), NUMERIC)
 
 
-def test_neighbour_imputers_with_indicators() -> None:
-    found = groups_of(KNNImputer(add_indicator=True), NUMERIC, X=with_gaps(NUMERIC))
-    assert found == {
-        "duration": ["duration", "missingindicator_duration"],
-        "credit_amount": ["credit_amount"],
-        "age": ["age", "missingindicator_age"],
-    }
+@pytest.mark.parametrize("imputer", [KNNImputer(add_indicator=True), IterativeImputer(add_indicator=True)])
+def test_imputers_that_guess_from_the_other_columns_make_each_of_all_fields(imputer) -> None:
+    X, y = with_gaps(NUMERIC), credit(NUMERIC)[1]
+    protocol = Protocol.fit(pipeline_of(imputer, X, y), X, space="transformed", groups={"all": NUMERIC})
+    filled = {name: tuple(NUMERIC) for name in NUMERIC}
+    flags = {f"missingindicator_{name}": (name,) for name in ("duration", "age")}
+    assert {column.name: column.fields for column in protocol.inputs} == filled | flags
+    with pytest.raises(EvidenceError, match=r"3 column\(s\) are made from several raw fields.*space='raw'"):
+        groups_of(imputer, NUMERIC, X=X)
+
+
+@pytest.mark.parametrize("imputer", [KNNImputer(), IterativeImputer()])
+def test_columns_of_several_fields_bring_the_raw_space_where_no_space_is_declared(imputer) -> None:
+    X, y = with_gaps(NUMERIC), credit(NUMERIC)[1]
+    with pytest.warns(FragilityWarning, match=r"raw fields.*space='raw'.*3 columns.*'duration' from 'duration', 'cred"):
+        protocol = Protocol.fit(pipeline_of(imputer, X, y), X)
+    assert protocol.space == "raw" and protocol.group_names == tuple(NUMERIC)
+    assert {column.name: column.fields for column in protocol.inputs} == {name: tuple(NUMERIC) for name in NUMERIC}
 
 
 def test_nominal_fields_filled_before_they_are_encoded() -> None:
@@ -419,13 +432,13 @@ class Renamed(Ratio):
 @pytest.mark.parametrize("name", ["credit_amount", "credit_amount_scaled"])
 def test_a_column_that_moves_with_a_field_comes_from_it_whatever_its_name(name: str) -> None:
     with pytest.raises(
-        EvidenceError, match=rf"1 column\(s\) are made from several raw fields.*'{name}' from credit_amount, duration"
+        EvidenceError, match=rf"1 column\(s\) are made from several raw fields.*'{name}' from duration, credit_amount"
     ):
         groups_of(Renamed(name), NUMERIC)
     scaled = ColumnTransformer(
         [("r", make_pipeline(StandardScaler().set_output(transform="pandas"), Renamed(name)), NUMERIC)]
     )
-    with pytest.raises(EvidenceError, match=r"from credit_amount, duration"):
+    with pytest.raises(EvidenceError, match=r"from duration, credit_amount"):
         groups_of(scaled, NUMERIC)
 
 
@@ -461,7 +474,7 @@ def test_a_function_said_to_be_one_to_one_is_tried(container: str) -> None:
 def test_the_rows_on_which_claims_are_tried_do_not_depend_on_their_order() -> None:
     X, _ = credit([*NUMERIC, *NOMINAL])
     shuffled = X.sample(frac=1.0, random_state=1)
-    one, two = (_few_rows(rows).reset_index(drop=True) for rows in (X, shuffled))
+    one, two = (choose_rows(read_rows(rows)).frame.reset_index(drop=True) for rows in (X, shuffled))
     pd.testing.assert_frame_equal(one, two)
     assert len(one) == 64
 
@@ -480,7 +493,7 @@ class Noisy(Suffix):
 
 
 def test_preprocessing_that_answers_differently_twice_is_refused() -> None:
-    with pytest.raises(EvidenceError, match=r"Noisy gives different columns for the same row.*each row by itself"):
+    with pytest.raises(EvidenceError, match=r"\(Noisy\) gives different columns for the same row.*each row by itself"):
         groups_of(Noisy(), ["duration", "age"])
 
 

@@ -20,7 +20,7 @@ from sklearn.preprocessing import (
 from sklearn.tree import DecisionTreeClassifier
 
 import fragility as fg
-from fragility.evidence.replacements import Replacement, fields_of_groups, find_replacements, value_text
+from fragility.evidence.replacements import Replacement, find_replacements, value_text
 from fragility.models import Model
 
 NUMBERS = ["duration", "credit_amount", "age"]
@@ -93,9 +93,7 @@ def test_without_the_model_preprocessed_fields_are_not_known(data) -> None:
     assert {str(one) for one in find_replacements(evidence, Model.wrap(pipeline)).values()} == {
         "not known without the model"
     }
-    assert fields_of_groups(evidence) == {"money": (), "rest": ()}
-    traced = fields_of_groups(evidence, Model.wrap(pipeline))
-    assert traced == {"money": ("credit_amount",), "rest": ("duration", "age", *NAMES)}
+    assert evidence.group_fields == {"money": ("credit_amount",), "rest": ("duration", "age", *NAMES)}
 
 
 def test_a_missing_baseline_is_called_missing(data) -> None:

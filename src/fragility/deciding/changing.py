@@ -28,7 +28,6 @@ import pandas as pd
 from fragility.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats, Integers, rows_within
 from fragility.canonical import row_digests
 from fragility.deciding.nearest import Neighbours
-from fragility.deciding.standins import trace_fields
 from fragility.deciding.values import (
     DEFAULT_DRAWS,
     JointValues,
@@ -78,14 +77,13 @@ class ValueCells:
         """Encode the catalogue for rows bound to the protocol; in the raw space the codes depend on the rows."""
         if rows.encode is None or rows.source.frame is None:
             raise DataError("unknown fields need rows in a table or a dense array, got a sparse matrix")
-        origins = trace_fields(rows, protocol)
+        origins = protocol.evidence.column_fields
         columns: dict[str, Booleans | None] = {}
         for field in protocol.fields:
             holds = [origin for origin in origins if field.name in origin]
             alone = all(origin == (field.name,) for origin in holds)
             columns[field.name] = np.array([origin == (field.name,) for origin in origins]) if alone else None
-        untraced = any(not origin for origin in origins)
-        unused = frozenset(name for name, own in columns.items() if own is not None and not own.any() and not untraced)
+        unused = frozenset(name for name, own in columns.items() if own is not None and not own.any())
         values, _ = tabulate_catalogue(protocol.modes.catalogue)
         cells = rows.encode(values_frame(values, rows.source.frame)) if values else np.empty((0, rows.width))
         return cls(cells, columns, unused, {})

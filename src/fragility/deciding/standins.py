@@ -16,33 +16,19 @@ import numpy as np
 import pandas as pd
 
 from fragility.arrays import Floats, Integers
-from fragility.errors import EvidenceError, FragilityError
+from fragility.errors import FragilityError
 from fragility.evidence import EvidenceRows
 from fragility.evidence.fields import Field, is_categorical, type_of, value_like
 from fragility.evidence.modes import values_frame
 from fragility.evidence.rows import Scalar
 from fragility.evidence.stability import weigh_values
-from fragility.evidence.tracing import Origin, find_categories, trace_columns
+from fragility.evidence.tracing import find_categories
 from fragility.models.decision import to_python
 from fragility.protocol import Protocol
 
 GRID = 65  # values that are tried at a time between the two nearest so far
 ROUNDS = 4
 SAME = 1e-9  # of a cell: by so much may the encoding of a category differ from the baseline
-
-
-def trace_fields(rows: EvidenceRows, protocol: Protocol) -> list[tuple[str, ...]]:
-    """Return the raw fields that each column of the evidence space is made from; none where they cannot be traced."""
-    return [origin.fields for origin in _trace_origins(rows, protocol)]
-
-
-def _trace_origins(rows: EvidenceRows, protocol: Protocol) -> list[Origin]:
-    if protocol.space == "raw" or rows.model.transformer is None:
-        return [Origin((column.name,), nominal=column.kind == "nominal") for column in protocol.columns]
-    try:
-        return trace_columns(rows.model.transformer, rows.source.names)
-    except EvidenceError:  # groups were declared over columns that cannot be traced
-        return [Origin(()) for _ in protocol.columns]
 
 
 def find_standins(rows: EvidenceRows, protocol: Protocol) -> dict[str, Scalar]:
@@ -54,14 +40,16 @@ def find_standins(rows: EvidenceRows, protocol: Protocol) -> dict[str, Scalar]:
     if protocol.space == "raw" or rows.model.transformer is None or protocol.baseline == "missing":
         declared = {column.name: column.baseline for column in protocol.columns}
         return {field.name: declared.get(field.name) for field in protocol.fields}
-    origins = _trace_origins(rows, protocol)
-    used = {name for origin in origins for name in origin.fields}
+    origins = protocol.evidence.column_fields
+    used = {name for fields in origins for name in fields}
     found: dict[str, Scalar] = {field.name: None for field in protocol.fields if field.name not in used}
     own = {
-        field.name: np.array([j for j, origin in enumerate(origins) if origin.fields == (field.name,)], dtype=np.int64)
+        field.name: np.array([j for j, fields in enumerate(origins) if fields == (field.name,)], dtype=np.int64)
         for field in protocol.fields
     }
-    measured = {name: columns[[not origins[j].nominal for j in columns]] for name, columns in own.items()}
+    measured = {
+        name: columns[[protocol.columns[j].kind != "nominal" for j in columns]] for name, columns in own.items()
+    }
     ranges = {each.field: each for each in protocol.modes.ranges if isinstance(each.low, float)}
     numbers = {field.name: field for field in protocol.fields if field.name in ranges and len(measured[field.name])}
     ends = {name: (float(ranges[name].low), float(ranges[name].high)) for name in numbers}

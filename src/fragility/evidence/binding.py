@@ -17,6 +17,7 @@ from fragility.evidence.bound import EvidenceRows, EvidenceSpace, to_floats
 from fragility.evidence.codec import RawCodec, answers_alike, call_model, dense, keeps_columns, same_answers, transform
 from fragility.evidence.declared import read_model_rows
 from fragility.evidence.fields import Field, conform_rows
+from fragility.evidence.origins import check_origins
 from fragility.evidence.rows import Rows, native_like, rows_at
 from fragility.evidence.tracing import output_names
 from fragility.models.adapter import Model, confirm_link, labels_follow, predict_labels
@@ -34,6 +35,8 @@ def bind_rows(model: Any, X: Any, space: EvidenceSpace, ids: Any = None) -> Evid
         return X
     rows, fitting = read_fitting_rows(wrapped, X, space, ids)
     bound = bind_fitting_rows(wrapped, fitting, space)
+    if space.space == "transformed" and wrapped.transformer is not None:
+        check_origins(wrapped, fitting, space)
     check_steady(bound, space.resolution)
     if space.decision is not None and bound.decided is None:
         starts = range(0, len(bound), BATCH_ROWS)

@@ -43,6 +43,14 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
+class InputColumn:
+    """A column that the preprocessing hands to the final estimator."""
+
+    name: str
+    fields: tuple[str, ...]  # the raw fields it is made from
+
+
+@dataclass(frozen=True, slots=True)
 class Group:
     """An evidence group: columns that fail together."""
 
@@ -61,6 +69,22 @@ class EvidenceSpace:
     decision: Decision | None  # None: the class with the largest probability is predicted
     resolution: float
     listed: Mapping[str, tuple[Scalar, ...]] = field(default_factory=dict)  # values by field that failure modes bring
+    inputs: tuple[InputColumn, ...] = ()  # what the preprocessing hands on; none where there is no preprocessing
+
+    @cached_property
+    def column_fields(self) -> tuple[tuple[str, ...], ...]:
+        """(d,) the raw fields that each column is made from."""
+        if self.space == "raw" or not self.inputs:
+            return tuple((column.name,) for column in self.columns)
+        return tuple(column.fields for column in self.inputs)
+
+    @property
+    def group_fields(self) -> dict[str, tuple[str, ...]]:
+        """The raw fields that each group has a part of, in the order of the table."""
+        parts: dict[str, set[str]] = {group.name: set() for group in self.groups}
+        for g, fields in zip(self.column_group, self.column_fields, strict=True):
+            parts[self.groups[g].name] |= set(fields)
+        return {group: tuple(own.name for own in self.fields if own.name in names) for group, names in parts.items()}
 
     @cached_property
     def column_group(self) -> Integers:

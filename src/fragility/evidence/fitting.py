@@ -18,12 +18,13 @@ from sklearn.pipeline import Pipeline
 
 from fragility.arrays import Booleans, Floats
 from fragility.canonical import beyond_doubles
-from fragility.errors import Advice, DataError, EvidenceError
-from fragility.evidence.bound import SPACES, Space
+from fragility.errors import Advice, DataError, EvidenceError, FragilityWarning
+from fragility.evidence.bound import SPACES, InputColumn, Space
 from fragility.evidence.codec import answers_alike, dense, transform
 from fragility.evidence.fields import Field, fields_of, kind_of
-from fragility.evidence.rows import Kind, Rows
-from fragility.evidence.tracing import Origin, output_names, trace_columns
+from fragility.evidence.origins import list_inputs, trace_origins
+from fragility.evidence.rows import Kind, Rows, list_names
+from fragility.evidence.tracing import Origin, UntraceableError, claim_origins
 from fragility.models.adapter import Model
 from fragility.models.links import lightgbm_header
 from fragility.models.wrappers import look_through, members
@@ -42,6 +43,7 @@ class TrainingEvidence:
     matrix: Any  # transformed space only
     frame: pd.DataFrame | None  # raw fields
     fields: tuple[Field, ...]
+    inputs: tuple[InputColumn, ...] = ()  # what the preprocessing hands on, where that can be traced
 
     @property
     def kinds(self) -> list[Kind]:
@@ -55,7 +57,7 @@ class TrainingEvidence:
 
     def in_raw_fields(self) -> TrainingEvidence:
         """Return the same rows in the raw space."""
-        return self if self.space == "raw" else _raw_evidence(self.frame, self.fields)
+        return self if self.space == "raw" else _raw_evidence(self.frame, self.fields, self.inputs)
 
     @property
     def means(self) -> Floats:
@@ -81,18 +83,26 @@ class TrainingEvidence:
         return moments[:, 0], moments[:, 1]
 
 
-def read_training_rows(model: Model, rows: Rows, space: Space | None, nominal: Sequence[str]) -> TrainingEvidence:
-    """Return the training rows in the evidence space; by default the transformed one, where that is possible."""
+def read_training_rows(
+    model: Model, rows: Rows, space: Space | None, nominal: Sequence[str], *, one_each: bool = True
+) -> TrainingEvidence:
+    """Return the training rows in the evidence space; by default the transformed one, where that is possible.
+
+    one_each: groups are made of single fields, so that a column made from several fields has no place among them.
+    """
     unknown = [name for name in nominal if name not in rows.names]
     if unknown:
         raise DataError(f"nominal names {unknown[0]!r}, which is not a column of the training data")
     check_readable(model.estimator, rows.names)
     handed = cache(lambda: transform(model, rows))
-    traced = cache(lambda: trace_columns(model.transformer, rows.names, rows.native))
+    traced = cache(lambda: [] if model.transformer is None else trace_origins(model, rows))
     categories = [rows.names[i] for i in category_columns(model.estimator, len(rows.names))]
     if space is None:
         coded = bool(categories) or (bool(nominal) and model.transformer is None)
         space = "transformed" if not coded and _takes_numbers(model, rows, handed) else "raw"
+        if space == "transformed" and one_each and rows.frame is not None and (why := _say_mixed(model, traced)):
+            warnings.warn(FragilityWarning(*why), stacklevel=3)
+            space = "raw"
     if space not in SPACES:
         raise EvidenceError(f"space must be one of {', '.join(SPACES)}, got {space!r}")
     kinds = _field_kinds(model, rows, [*nominal, *categories], traced)
@@ -100,7 +110,7 @@ def read_training_rows(model: Model, rows: Rows, space: Space | None, nominal: S
         if rows.frame is not None:
             # Numbers with more digits than a double holds are names of things: nothing lies between two of them.
             kinds |= {name: "nominal" for name in rows.names if beyond_doubles(rows.frame[name]).any()}
-        return _raw_evidence(rows.frame, fields_of(rows, kinds))
+        return _raw_evidence(rows.frame, fields_of(rows, kinds), _trace_inputs(model, traced))
     if categories:
         raise EvidenceError(
             f"the estimator treats {categories[0]!r} as a category, whose codes cannot be moved toward a baseline in "
@@ -108,15 +118,17 @@ def read_training_rows(model: Model, rows: Rows, space: Space | None, nominal: S
             Advice.argument("space", "raw"),
         )
     matrix = handed()[0]
+    inputs: tuple[InputColumn, ...] = ()
     if model.transformer is None:
         names, origins = list(rows.names), [Origin((name,), kinds[name] == "nominal") for name in rows.names]
     else:
-        names = output_names(model.transformer, matrix.shape[1])
         if len(traced()) != matrix.shape[1]:
             raise EvidenceError(
                 f"the preprocessing gives {matrix.shape[1]} columns, {len(traced())} were traced; use ",
                 Advice.argument("space", "raw"),
             )
+        inputs = list_inputs(model, traced())
+        names = [column.name for column in inputs]
         # What is made from categories alone encodes a category, whichever library's encoder made it.
         coded_fields = {name for name, kind in kinds.items() if kind == "nominal"}
         origins = [o.as_nominal() if coded_fields.issuperset(o.fields) else o for o in traced()]
@@ -127,14 +139,41 @@ def read_training_rows(model: Model, rows: Rows, space: Space | None, nominal: S
             "mean; correct the preprocessing, or use ",
             Advice.argument("space", "raw"),
         )
-    return TrainingEvidence("transformed", names, origins, matrix, rows.frame, fields_of(rows, kinds))
+    return TrainingEvidence("transformed", names, origins, matrix, rows.frame, fields_of(rows, kinds), inputs)
 
 
-def _raw_evidence(frame: pd.DataFrame | None, fields: tuple[Field, ...]) -> TrainingEvidence:
+def _say_mixed(model: Model, traced: Callable[[], list[Origin]]) -> tuple[str | Advice | EvidenceError, ...]:
+    """Return why columns cannot be assigned to single fields, and what is done instead; nothing if they can."""
+    if model.transformer is None:
+        return ()
+    chosen = "evidence is replaced in the raw fields, before the preprocessing (", Advice.argument("space", "raw"), ")"
+    try:
+        mixed = [column for column in list_inputs(model, traced()) if len(column.fields) > 1]
+    except UntraceableError as error:
+        return *chosen, ": ", error
+    if not mixed:
+        return ()
+    shown = f"{mixed[0].name!r} from {list_names(mixed[0].fields)}"
+    count = f"{len(mixed)} columns of the estimator's input are" if len(mixed) > 1 else "a column of its input is"
+    return *chosen, f", because {count} made from several fields: {shown}"
+
+
+def _trace_inputs(model: Model, traced: Callable[[], list[Origin]]) -> tuple[InputColumn, ...]:
+    """Return what the preprocessing hands on; nothing where it cannot be traced, which the raw space does not need."""
+    if model.transformer is None:
+        return ()
+    with suppress(EvidenceError):
+        return list_inputs(model, traced())
+    return ()
+
+
+def _raw_evidence(
+    frame: pd.DataFrame | None, fields: tuple[Field, ...], inputs: tuple[InputColumn, ...] = ()
+) -> TrainingEvidence:
     if frame is None:
         raise EvidenceError("the raw evidence space needs a table or dense array, got a sparse matrix")
     origins = [Origin((field.name,), field.kind == "nominal") for field in fields]
-    return TrainingEvidence("raw", [field.name for field in fields], origins, None, frame, fields)
+    return TrainingEvidence("raw", [field.name for field in fields], origins, None, frame, fields, inputs)
 
 
 def _takes_numbers(model: Model, rows: Rows, handed: Callable[[], tuple[Any, Any, Any]]) -> bool:
@@ -177,7 +216,7 @@ def category_columns(estimator: Any, n_columns: int) -> list[int]:
         if len(estimator.steps) == 1:
             return category_columns(estimator[-1], n_columns)
         try:
-            origins = trace_columns(estimator[:-1], [str(i) for i in range(n_columns)])
+            origins = claim_origins(estimator[:-1], [str(i) for i in range(n_columns)])
         except EvidenceError:  # columns that cannot be traced keep the kind their type gives them
             return []
         chosen = category_columns(estimator[-1], len(origins))

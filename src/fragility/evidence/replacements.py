@@ -23,7 +23,6 @@ from fragility.evidence.bound import EvidenceSpace, to_floats
 from fragility.evidence.codec import dense, transform
 from fragility.evidence.fields import kind_of
 from fragility.evidence.rows import Rows, read_rows
-from fragility.evidence.tracing import trace_columns
 from fragility.models.adapter import Model
 
 SAMPLE = 1000  # rows looked at
@@ -69,23 +68,6 @@ def value_text(value: Any) -> str:
     return str(value)
 
 
-def fields_of_groups(evidence: EvidenceSpace, model: Model | None = None) -> dict[str, tuple[str, ...]]:
-    """Return the raw fields that each evidence group has a part of, as far as it is known.
-
-    A column of the raw space is a field. A transformed column is traced to its fields where the model is at hand; else
-    only a group named like a field is taken for that field's.
-    """
-    fields = [field.name for field in evidence.fields]
-    origins: dict[str, tuple[str, ...]] = {name: (name,) for name in fields}
-    if _is_preprocessed(evidence, model):
-        origins = dict(zip((column.name for column in evidence.columns), _origins(evidence, model), strict=False))
-    found = {}
-    for group in evidence.groups:
-        parts = {field for column in group.columns for field in origins.get(column, ())} or {group.name}
-        found[group.name] = tuple(name for name in fields if name in parts)
-    return found
-
-
 def find_replacements(
     evidence: EvidenceSpace, model: Model | None = None, frame: pd.DataFrame | None = None
 ) -> dict[str, Replacement]:
@@ -113,12 +95,6 @@ def _is_preprocessed(evidence: EvidenceSpace, model: Model | None) -> bool:
     return evidence.space != "raw" and model is not None and model.transformer is not None
 
 
-def _origins(evidence: EvidenceSpace, model: Model | None) -> list[tuple[str, ...]]:
-    assert model is not None
-    fields = [field.name for field in evidence.fields]
-    return [origin.fields for origin in trace_columns(model.transformer, list(model.columns or fields))]
-
-
 Point: TypeAlias = tuple[float, float]  # a raw number, and what the preprocessing makes of it in one column
 
 
@@ -139,7 +115,7 @@ def _find_bracket(raw: pd.Series, columns: list[int], matrix: Floats, target: Fl
 def _search_values(evidence: EvidenceSpace, model: Model, rows: Rows) -> dict[str, Replacement]:
     """Return the raw values that the preprocessing turns into the baseline, found in rows or between two of them."""
     assert rows.frame is not None
-    frame, matrix, origins = rows.frame, dense(transform(model, rows)[0]), _origins(evidence, model)
+    frame, matrix, origins = rows.frame, dense(transform(model, rows)[0]), evidence.column_fields
     target = to_floats([column.baseline for column in evidence.columns])
     tolerance = CLOSE * np.maximum(np.nan_to_num(np.nanstd(matrix, axis=0)), CLOSE)
     own = {name: [j for j, fields in enumerate(origins) if fields == (name,)] for name in rows.names}

@@ -4,8 +4,7 @@ Each fitted scikit-learn step maps the origins of its input columns to the origi
 follows the structure of the pipeline and its fitted attributes. Names are consulted last, and only when each output
 name leads to one input name without doubt.
 
-Names, and what a transformer of the user's own says of itself, are claims. Where training rows are given, claims are
-tried: each input column is given the values of other rows, and an output column that moves with it comes from it too.
+All of this is a claim, made without a row: `fragility.evidence.origins` tries it on rows.
 """
 
 from __future__ import annotations
@@ -13,16 +12,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import pandas as pd
-import scipy.sparse as sp
 from sklearn.base import OneToOneFeatureMixin
 from sklearn.compose import ColumnTransformer
 from sklearn.feature_selection import SelectorMixin
 from sklearn.impute import MissingIndicator, SimpleImputer
+from sklearn.impute._base import _BaseImputer
 from sklearn.pipeline import FeatureUnion, Pipeline
 from sklearn.preprocessing import (
     FunctionTransformer,
@@ -41,8 +38,12 @@ from sklearn.preprocessing import (
 )
 
 from fragility.canonical import is_missing
-from fragility.errors import Advice, EvidenceError, name_error
+from fragility.errors import Advice, EvidenceError
 from fragility.libraries import library_of
+
+
+class UntraceableError(EvidenceError):
+    """Columns cannot be traced to the raw fields that they are made from; the raw space does not need it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +63,12 @@ class Origin:
 
 
 Origins = list[Origin]
-Sample: TypeAlias = Callable[[], Any] | None  # gives the rows that a step is handed; made only where they are needed
-SAMPLE_ROWS = 64
-SHIFTS = (1, 7, 29)  # how far down a column's values move; together they bring most pairs of values together
-ROWS_AT_A_TIME = 20_000
 RISING = (StandardScaler, MinMaxScaler, MaxAbsScaler, RobustScaler, QuantileTransformer, PowerTransformer)
 
 
-def trace_columns(transformer: Any, fields: Sequence[str], rows: Any = None) -> Origins:
-    """Return the origin of each output column of a fitted transformer; training ``rows`` serve to try claims."""
-    sample = None if rows is None else cache(lambda: _few_rows(rows))
-    return _trace(transformer, [Origin((field,)) for field in fields], sample)
+def claim_origins(transformer: Any, fields: Sequence[str]) -> Origins:
+    """Return the origin of each output column of a fitted transformer, as far as its structure and names tell."""
+    return _claim(transformer, [Origin((field,)) for field in fields])
 
 
 def find_categories(transformer: Any, fields: Sequence[str]) -> dict[str, list[Any]]:
@@ -83,7 +79,7 @@ def find_categories(transformer: Any, fields: Sequence[str]) -> dict[str, list[A
         if isinstance(step, Pipeline):
             for _, inner in step.steps:
                 walk(inner, origins)
-                origins = _trace(inner, origins, None)
+                origins = _claim(inner, origins)
         elif isinstance(step, ColumnTransformer):
             names = [str(name) for name in getattr(step, "feature_names_in_", [])]
             for _, inner, columns in step.transformers_:
@@ -101,61 +97,49 @@ def find_categories(transformer: Any, fields: Sequence[str]) -> dict[str, list[A
 
 
 def output_names(transformer: Any, n_columns: int) -> list[str]:
-    """Return the transformer's output column names, or c0, c1, ... where it has none."""
+    """Return the transformer's output column names, or c0, c1, ... where it has none that tell columns apart."""
     try:
         names = [str(name) for name in transformer.get_feature_names_out()]
     except Exception:  # many transformers cannot name their output; the names are labels only
         names = []
-    return names if len(names) == n_columns else [f"c{i}" for i in range(n_columns)]
+    return names if len(names) == n_columns == len(set(names)) else [f"c{i}" for i in range(n_columns)]
 
 
-def _trace(step: Any, origins: Origins, sample: Sample) -> Origins:
+def _claim(step: Any, origins: Origins) -> Origins:
     if step is None or isinstance(step, str):
         return [] if step == "drop" else list(origins)
     if isinstance(step, Pipeline):
         for _, inner in step.steps:
             if not hasattr(inner, "fit_resample"):  # a sampler works in training only
-                origins, sample = _trace(inner, origins, sample), _sample_after(inner, sample)
+                origins = _claim(inner, origins)
         return origins
     if isinstance(step, FeatureUnion):
-        return [origin for _, inner in step.transformer_list for origin in _trace(inner, origins, sample)]
+        return [origin for _, inner in step.transformer_list for origin in _claim(inner, origins)]
     if isinstance(step, ColumnTransformer):
-        return _trace_column_transformer(step, origins, sample)
+        return _claim_column_transformer(step, origins)
     if isinstance(step, FunctionTransformer) and (step.func is None or step.feature_names_out == "one-to-one"):
-        traced = list(origins)
+        claimed = list(origins)
     else:
         handler = next((handler for kind, handler in _HANDLERS if isinstance(step, kind)), _trace_by_names)
-        traced = handler(step, origins)
-    if not _keeps_rising(step):
-        traced = [replace(origin, rising=False) for origin in traced]
-    users_own = step.func is not None if isinstance(step, FunctionTransformer) else library_of(step) != "sklearn"
-    return _try_claims(step, origins, traced, sample) if users_own and sample is not None else traced
+        claimed = handler(step, origins)
+    return claimed if _keeps_rising(step) else [replace(origin, rising=False) for origin in claimed]
 
 
-def _sample_after(step: Any, sample: Sample) -> Sample:
-    """Return the sample as the step after this one gets it."""
-    if sample is None or step is None or isinstance(step, str):
-        return sample
-    return cache(lambda: step.transform(sample()))
-
-
-def _trace_column_transformer(step: ColumnTransformer, origins: Origins, sample: Sample) -> Origins:
+def _claim_column_transformer(step: ColumnTransformer, origins: Origins) -> Origins:
     names = [str(name) for name in getattr(step, "feature_names_in_", [])]
     parts: list[tuple[int, Origins]] = []
     for name, inner, columns in step.transformers_:
-        places = _column_indices(columns, names, len(origins))
         place = step.output_indices_[name]
         if place.stop == place.start:
             continue
-        part = None if sample is None else cache(partial(_sample_columns, sample, places))
-        traced = _trace(inner, [origins[i] for i in places], part)
-        if len(traced) != place.stop - place.start:
-            raise EvidenceError(
+        claimed = _claim(inner, [origins[i] for i in _column_indices(columns, names, len(origins))])
+        if len(claimed) != place.stop - place.start:
+            raise UntraceableError(
                 f"transformer {name!r} ({type(inner).__name__}) gives {place.stop - place.start} columns, but "
-                f"{len(traced)} could be traced to raw fields; declare a group map over its output columns"
+                f"{len(claimed)} could be traced to raw fields; declare a group map over its output columns"
             )
-        parts.append((place.start, traced))
-    return [origin for _, traced in sorted(parts, key=lambda part: part[0]) for origin in traced]
+        parts.append((place.start, claimed))
+    return [origin for _, claimed in sorted(parts, key=lambda part: part[0]) for origin in claimed]
 
 
 def _column_indices(columns: Any, names: list[str], n: int) -> list[int]:
@@ -196,6 +180,14 @@ def _trace_imputer(step: SimpleImputer, origins: Origins) -> Origins:
     return out if indicator is None else out + _trace_indicator(indicator, origins)
 
 
+def _trace_guesses(step: Any, origins: Origins) -> Origins:
+    """Trace an imputer that guesses a missing value from the other columns: each column may come from all of them."""
+    indicator = getattr(step, "indicator_", None)
+    flags = [] if indicator is None else _trace_indicator(indicator, origins)
+    n_filled = len(step.get_feature_names_out()) - len(flags)
+    return [_merge(origins)] * n_filled + flags
+
+
 def _trace_indicator(step: MissingIndicator, origins: Origins) -> Origins:
     return [origins[i].as_banded() for i in step.features_]
 
@@ -212,7 +204,7 @@ def _trace_polynomial(step: PolynomialFeatures, origins: Origins) -> Origins:
 
 
 def _merge(origins: Origins) -> Origin:
-    fields = tuple(dict.fromkeys(field for origin in origins for field in origin.fields))
+    fields = tuple(dict.fromkeys(name for origin in origins for name in origin.fields))
     nominal, banded = all(origin.nominal for origin in origins), any(origin.banded for origin in origins)
     return Origin(fields, nominal, banded, len(origins) == 1 and origins[0].rising)
 
@@ -235,7 +227,7 @@ def _trace_by_names(step: Any, origins: Origins) -> Origins:
     try:
         outputs = [str(name) for name in step.get_feature_names_out()]
     except Exception as error:
-        raise EvidenceError(
+        raise UntraceableError(
             f"{type(step).__name__} does not name its output columns, so they cannot be traced to the fields "
             f"{', '.join(_merge(origins).fields)}; give it get_feature_names_out (FunctionTransformer: "
             "feature_names_out='one-to-one') or use ",
@@ -275,99 +267,12 @@ def _inputs_in(name: str, inputs: list[str]) -> list[int]:
     return sorted(found)
 
 
-# --- trying claims on training rows ---------------------------------------------------------------------------------
-
-
-def _few_rows(rows: Any) -> Any:
-    """Return a few rows, the same ones whatever the order of the table."""
-    try:
-        if not isinstance(rows, pd.DataFrame) and hasattr(rows, "hash_rows"):  # polars
-            hashes = rows.hash_rows().to_numpy()
-        else:
-            frame = rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(np.asarray(rows))
-            hashes = pd.util.hash_pandas_object(frame, index=False).to_numpy()
-    except (TypeError, ValueError):  # sparse rows, or cells that have no hash
-        hashes = np.arange(rows.shape[0])
-    chosen = np.argsort(hashes, kind="stable")[:SAMPLE_ROWS]
-    return rows.iloc[chosen] if isinstance(rows, pd.DataFrame) else rows[chosen]
-
-
-def _sample_columns(sample: Callable[[], Any], places: list[int]) -> Any:
-    rows = sample()
-    return rows.iloc[:, places] if isinstance(rows, pd.DataFrame) else rows[:, places]
-
-
-def _try_claims(step: Any, origins: Origins, traced: Origins, sample: Callable[[], Any]) -> Origins:
-    """Return the traced origins, each with those of the further inputs that its column moves with."""
-    every = set(_merge(origins).fields)
-    if all(set(origin.fields) == every for origin in traced):
-        return traced
-    rows = sample()
-    if len(getattr(rows, "shape", ())) != 2 or rows.shape[1] != len(origins) or rows.shape[0] < 2:
-        return traced
-    width = max(1, ROWS_AT_A_TIME // (rows.shape[0] * len(SHIFTS)))
-    found = list(traced)
-    for start in range(0, len(origins), width):
-        columns = list(range(start, min(start + width, len(origins))))
-        for j, moved in zip(columns, _find_moved(step, rows, columns), strict=True):
-            for i in moved:
-                if i < len(found) and not set(origins[j].fields) <= set(found[i].fields):
-                    found[i] = _merge([found[i], origins[j]])
-    return found
-
-
-def _find_moved(step: Any, rows: Any, columns: list[int]) -> list[list[int]]:
-    """Return for each input column the output columns that move when it is given the values of other rows."""
-    n, d = rows.shape
-    blocks = [(None, 0), (None, 0), *((j, shift) for j in columns for shift in SHIFTS)]
-    takes = np.tile(np.arange(n)[:, None], (len(blocks), d))
-    for b, (j, shift) in enumerate(blocks):
-        if j is not None:
-            takes[b * n : (b + 1) * n, j] = np.roll(np.arange(n), shift)
-    try:
-        made = step.transform(_recombine(rows, takes))
-    except Exception as error:
-        raise EvidenceError(
-            f"{type(step).__name__} fails on training rows in which one field has another row's value "
-            f"({name_error(error)}), so its columns cannot be traced to raw fields; use ",
-            Advice.argument("space", "raw"),
-        ) from error
-    cells = np.asarray(made.toarray() if sp.issparse(made) else made)
-    if cells.dtype != object and cells.dtype.kind not in "SU":
-        cells = cells.astype(np.float64)
-    out = cells.reshape(len(blocks), n, -1)
-    if _differs(out[1], out[0]).any():
-        raise EvidenceError(
-            f"{type(step).__name__} gives different columns for the same row twice in a table, so it is random or "
-            "depends on the other rows; a certificate needs preprocessing that treats each row by itself"
-        )
-    changes = _differs(out[2:], out[0]).any(axis=1).reshape(len(columns), len(SHIFTS), -1).any(axis=1)
-    return [np.flatnonzero(row).tolist() for row in changes]
-
-
-def _recombine(rows: Any, takes: Any) -> Any:
-    """Return a table of the same kind whose cell (i, j) is that of row takes[i, j]."""
-    if isinstance(rows, pd.DataFrame):
-        columns = [rows.iloc[:, j].take(takes[:, j]).reset_index(drop=True) for j in range(rows.shape[1])]
-        return pd.concat(columns, axis=1).set_axis(rows.columns, axis=1)
-    if hasattr(rows, "hash_rows"):  # polars
-        return rows.select([rows.to_series(j).gather(takes[:, j]) for j in range(rows.shape[1])])
-    if sp.issparse(rows):
-        return sp.csr_matrix(np.take_along_axis(rows.toarray(), takes, axis=0))
-    return np.take_along_axis(np.asarray(rows), takes, axis=0)
-
-
-def _differs(a: Any, b: Any) -> Any:
-    if a.dtype.kind == "f":  # a matrix product rounds by the shape of its batch
-        return ~np.isclose(a, b, rtol=1e-9, atol=1e-12, equal_nan=True)
-    return np.asarray(a != b, dtype=bool) & ~(pd.isna(a) & pd.isna(b))
-
-
 _HANDLERS: list[tuple[type, Callable[[Any, Origins], Origins]]] = [
     (OneHotEncoder, _trace_one_hot),
     (TargetEncoder, _trace_target_encoder),
     (OrdinalEncoder, lambda step, origins: [origin.as_nominal() for origin in origins]),
     (SimpleImputer, _trace_imputer),
+    (_BaseImputer, _trace_guesses),  # KNNImputer and IterativeImputer
     (MissingIndicator, _trace_indicator),
     (KBinsDiscretizer, _trace_bins),
     (PolynomialFeatures, _trace_polynomial),

@@ -26,9 +26,10 @@ from fragility.arrays import DEFAULT_BYTE_BUDGET
 from fragility.errors import DataError, FragilityError, ProtocolError
 from fragility.evidence import EvidenceRows
 from fragility.evidence.binding import bind_fitting_rows
-from fragility.evidence.bound import Column, EvidenceSpace, Group
+from fragility.evidence.bound import Column, Group
 from fragility.evidence.fields import Field, conform_rows
-from fragility.evidence.tracing import Origin, output_names, trace_columns
+from fragility.evidence.origins import check_claims, check_moves, known_origins
+from fragility.evidence.tracing import Origin, Origins
 from fragility.modes.searching import Search
 from fragility.modes.stability import NominalStability, OrderedStability, StabilityIntervals
 from fragility.progress import Report, progress_bar
@@ -153,28 +154,28 @@ def find_single(rows: EvidenceRows, fields: Sequence[Field]) -> list[str]:
     return [name for name in decimals if str(frame[name].dtype).lower() == "float32"]
 
 
-def bind_estimator(rows: EvidenceRows, protocol: Protocol) -> tuple[EvidenceRows, list[Origin]]:
+def bind_estimator(rows: EvidenceRows, protocol: Protocol) -> tuple[EvidenceRows, Origins]:
     """Return the rows as the final estimator is handed them, if that is a matrix of numbers, and its columns' origins.
 
-    An interval is about raw values in either space; in the raw space a preprocessing would hide the estimator.
+    An interval is about raw values in either space; in the raw space a preprocessing would hide the estimator. Origins
+    are those that the protocol stores, which were tried on its training rows.
     """
     if rows.source.frame is None:
         raise DataError("stability intervals need rows in a table or dense array, got a sparse matrix")
-    transformer, names = rows.model.transformer, rows.source.names
-    if protocol.space == "transformed":
-        return rows, [Origin((name,)) for name in names] if transformer is None else trace_columns(transformer, names)
+    space, model = protocol.evidence, rows.model
+    if protocol.space == "transformed" and model.transformer is not None:
+        return rows, known_origins(model, space)
     as_they_are = rows, [Origin((column.name,)) for column in protocol.columns]
-    if transformer is None or rows.forms is not None:
+    if model.transformer is None or rows.forms is not None or not space.inputs:
         return as_they_are
+    names = tuple(column.name for column in space.inputs)
+    columns = tuple(Column(name, "numeric", 0.0, None) for name in names)
+    handed = replace(space, space="transformed", columns=columns, groups=(Group("all", names),))
     source = conform_rows(rows.source, protocol.fields, needs_categories=False, whole=True)
     try:
-        origins = trace_columns(transformer, names)
-        made = tuple(output_names(transformer, len(origins)))
-        columns = tuple(Column(name, "numeric", 0.0, None) for name in made)
-        space = EvidenceSpace(
-            "transformed", protocol.fields, columns, (Group("all", made),), protocol.decision, protocol.resolution
-        )
-        bound = bind_fitting_rows(rows.model, source, space)
-    except FragilityError:  # the estimator is handed something else than numbers, or its columns cannot be traced
+        bound = bind_fitting_rows(model, source, handed)
+        check_claims(model, source, handed)
+    except FragilityError:  # the estimator is handed something else than numbers, or this is another model
         return as_they_are
-    return replace(bound, decided=rows.decided, source=rows.source), origins
+    check_moves(model, source, handed)
+    return replace(bound, decided=rows.decided, source=rows.source), known_origins(model, space)

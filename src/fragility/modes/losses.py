@@ -36,7 +36,6 @@ from fragility.evidence.modes import (
     values_frame,
 )
 from fragility.evidence.rows import row_ids, stacked
-from fragility.evidence.tracing import trace_columns
 from fragility.progress import Report, progress_bar
 from fragility.protocol import Protocol, bind
 from fragility.scores import independent_loss, reading_margin, support_margin
@@ -273,7 +272,8 @@ class Plan:
             self.step = modes.noise * np.array([c.spread or 0.0 for c in protocol.columns]) * moved
             self.whole = np.array([c.name in modes.whole for c in protocol.columns])
         elif mode == "sentinel":
-            self.unit = self._columns_of_fields()
+            fields = protocol.evidence.column_fields
+            self.made_from = np.array([[one.field in own for own in fields] for one in modes.sentinels], dtype=bool)
         elif mode == "outage":
             self.events = np.array([[g in groups for g in protocol.group_names] for groups, _ in modes.outages])
             self.counts = np.array([count for _, count in modes.outages], dtype=np.float64)
@@ -300,15 +300,6 @@ class Plan:
             )
         return self.rows.encode, self.rows.source.frame
 
-    def _columns_of_fields(self) -> Integers:
-        protocol, rows = self.protocol, self.rows
-        if protocol.space == "raw" or rows.model.transformer is None:
-            origins: list[tuple[str, ...]] = [(column.name,) for column in protocol.columns]
-        else:
-            origins = [origin.fields for origin in trace_columns(rows.model.transformer, rows.source.names)]
-        place = {name: u for u, name in enumerate(self.units)}
-        return np.array([next((place[f] for f in fields if f in place), -1) for fields in origins], dtype=np.int64)
-
     def rounds(self, part: slice, x: Floats) -> Iterator[Round]:
         """Yield the values of the units of rows x (m, d), which are those of ``part``."""
         every = np.arange(len(self.units))
@@ -334,14 +325,19 @@ class Plan:
     def _sentinel_rounds(self, part: slice) -> Iterator[Round]:
         sentinels, (encode, raw) = self.protocol.modes.sentinels, self._raw_rows()
         table = raw.iloc[part]
+        apart = bool((self.made_from.sum(axis=0) > 1).any())  # a column made from two of the fields: one at a time
         for r in range(max(len(one.values) for one in sentinels)):
-            asked = [u for u, one in enumerate(sentinels) if r < len(one.values)]
-            changed = {
-                one.field: _replace_by(one, r, table[one.field], self.protocol)
-                for one in map(sentinels.__getitem__, asked)
-            }
-            weight = np.array([sentinels[u].weights[r] for u in asked])
-            yield Round(encode(table.assign(**changed)), self.unit, np.array(asked), weight)
+            every = [u for u, one in enumerate(sentinels) if r < len(one.values)]
+            for asked in [[u] for u in every] if apart else [every]:
+                changed = {
+                    one.field: _replace_by(one, r, table[one.field], self.protocol)
+                    for one in map(sentinels.__getitem__, asked)
+                }
+                weight = np.array([sentinels[u].weights[r] for u in asked])
+                unit = np.full(self.rows.width, -1)
+                for u in asked:
+                    unit[self.made_from[u]] = u
+                yield Round(encode(table.assign(**changed)), unit, np.array(asked), weight)
 
 
 def _replace_by(sentinel: Sentinel, r: int, column: pd.Series, protocol: Protocol) -> pd.Series:

@@ -22,7 +22,7 @@ from fragility.evidence.baselines import with_values
 from fragility.evidence.binding import RawLayout
 from fragility.evidence.fields import conform_rows
 from fragility.evidence.modes import NOISE_DIRECTIONS, NOISE_STEPS
-from fragility.evidence.replacements import fields_of_groups, find_replacements, value_text
+from fragility.evidence.replacements import find_replacements, value_text
 from fragility.evidence.rows import Rows
 from fragility.models import Model
 from fragility.modes.losses import Plan, noisy_columns
@@ -91,7 +91,7 @@ def _raw_twin(protocol: Protocol, artefact: Artefact, rows: Rows) -> Protocol:
     Groups, operators, severities and modes are the declared ones. A lost field takes the raw value that the model's
     preprocessing turns into its baseline; the rows' own typical value if there is none.
     """
-    owned = fields_of_groups(protocol.evidence, artefact.model)
+    owned = protocol.evidence.group_fields
     listed = [name for names in owned.values() for name in names]
     disjoint = len(set(listed)) == len(listed) == len(protocol.fields)
     base = _fit_on_rows(

@@ -25,7 +25,7 @@ from fragility.certificates.comparison import differences_between, rows_by_id
 from fragility.certificates.dependence import name_stability
 from fragility.certificates.modes import costs_of_row
 from fragility.errors import DataError
-from fragility.evidence.replacements import Replacement, fields_of_groups, find_replacements
+from fragility.evidence.replacements import Replacement, find_replacements
 from fragility.intervals import Share, difference_of, normal_quantile, paired_difference, share_of
 from fragility.models import Model
 from fragility.parity import ModelParity
@@ -267,7 +267,7 @@ def _state_protocol(
 ) -> summary.ProtocolFacts:
     """Return the protocol's own fields, with groups, fields, columns and the decision in short."""
     known = {name: str(one) for name, one in becomes.items() if one.state != "unknown"}
-    names, groups = fields_of_groups(protocol.evidence, model), []
+    names, groups = protocol.evidence.group_fields, []
     for group in protocol.groups:
         shown = tuple((name, known[name]) for name in names[group.name] if name in known)
         groups.append(summary.GroupFacts(group.name, len(group.columns), shown))

@@ -23,7 +23,7 @@ from fragility.auditing.certifying import input_row_digests
 from fragility.canonical import is_missing
 from fragility.certificates import Audit
 from fragility.errors import Advice, DataError
-from fragility.evidence.replacements import SAMPLE, Replacement, fields_of_groups, find_replacements, value_text
+from fragility.evidence.replacements import SAMPLE, Replacement, find_replacements, value_text
 from fragility.evidence.rows import read_rows
 from fragility.ids import GIVE_AUDITED, IdSpan, SeenIds, check_same_rows, id_keys, say_unlabelled
 from fragility.intervals import Share, difference_of, share_of
@@ -72,7 +72,7 @@ def add_values(
     if absent is not None:
         raise DataError(f"the rows given lack the audited row {absent!r}; ", GIVE_AUDITED)
     becomes = find_replacements(evidence, given.model, sample)
-    fields = fields_of_groups(evidence, given.model)
+    fields = evidence.group_fields
 
     def show(case: Case, group: str) -> tuple[FieldValue, ...]:
         row = found[case.id]

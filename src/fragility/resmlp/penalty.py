@@ -13,7 +13,7 @@ from fragility.arrays import Floats, Integers, is_count, is_number
 from fragility.errors import Advice, EvidenceError
 from fragility.evidence.fitting import column_moments
 from fragility.evidence.groups import raw_origin_groups
-from fragility.evidence.tracing import output_names, trace_columns
+from fragility.evidence.tracing import claim_origins, output_names
 from fragility.protocol import Protocol
 from fragility.saving import without_nan
 
@@ -211,7 +211,7 @@ def _trace_groups(transformer: Any) -> Groups:
     check_is_fitted(transformer)
     names = getattr(transformer, "feature_names_in_", None)
     fields = [f"x{j}" for j in range(transformer.n_features_in_)] if names is None else [str(name) for name in names]
-    origins = trace_columns(transformer, fields)
+    origins = claim_origins(transformer, fields)
     columns = output_names(transformer, len(origins))
     position = {column: j for j, column in enumerate(columns)}
     groups = raw_origin_groups(columns, origins)

@@ -22,7 +22,7 @@ from fragility.evidence import EvidenceRows, RowStates
 from fragility.evidence.agreement import original_class
 from fragility.evidence.fields import date_text, read_date
 from fragility.evidence.modes import Range, values_frame
-from fragility.evidence.replacements import Replacement, fields_of_groups, find_replacements, value_text
+from fragility.evidence.replacements import Replacement, find_replacements, value_text
 from fragility.evidence.rows import Scalar, read_rows
 from fragility.evidence.stability import weigh_values
 from fragility.ids import IdSpan, say_other_rows
@@ -116,7 +116,7 @@ def match_rows(
 
 def groups_of_fields(protocol: Protocol, model: Model | None = None) -> dict[str, tuple[str, ...]]:
     """Return the evidence groups that each raw field has a part in, as far as it is known."""
-    fields = fields_of_groups(protocol.evidence, model)
+    fields = protocol.evidence.group_fields
     return {
         field.name: tuple(group for group, parts in fields.items() if field.name in parts) for field in protocol.fields
     }

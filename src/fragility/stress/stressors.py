@@ -21,9 +21,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fragility.arrays import Booleans, Floats, Integers
-from fragility.errors import Advice, DataError, EvidenceError, ProtocolError
+from fragility.errors import Advice, DataError, ProtocolError
 from fragility.evidence import EvidenceRows, RowStates
-from fragility.evidence.tracing import trace_columns
 from fragility.protocol import Protocol
 from fragility.stress.draws import Words, strikes, uniforms
 
@@ -42,19 +41,11 @@ class Layout:
     def of(cls, protocol: Protocol, rows: EvidenceRows, donors: Floats | None = None) -> Layout:
         """Return the layout of rows bound to a protocol."""
         spread = [column.spread if column.kind == "numeric" else None for column in protocol.columns]
-        transformer = rows.model.transformer
-        if protocol.space == "raw" or transformer is None:
-            fields: tuple[tuple[str, ...], ...] = tuple((column.name,) for column in protocol.columns)
-        else:
-            try:
-                fields = tuple(origin.fields for origin in trace_columns(transformer, rows.source.names))
-            except EvidenceError:  # groups were declared over columns; only an outage log needs the fields, and says so
-                fields = tuple(() for _ in protocol.columns)
         return cls(
             column_group=np.asarray(rows.column_group, dtype=np.int64),
             n_groups=int(rows.n_groups),
             spread=np.array([0.0 if s is None or not np.isfinite(s) else float(s) for s in spread]),
-            fields=fields,
+            fields=protocol.evidence.column_fields,
             donors=donors,
         )
 
