@@ -19,11 +19,14 @@ from sklearn.linear_model import LogisticRegression
 
 import fragility as fg
 from fragility.auditing import baselines as _dependence
+from fragility.auditing.certifying import content_keys
 from fragility.canonical import digest_bytes
 from fragility.certificates import BaselineComparison, dependence
+from fragility.certificates.choice import RowChoice, with_content
 from fragility.certificates.manifest import manifest_text
 from fragility.certificates.parts import beside_name, encode_part
 from fragility.errors import CertificateError, DataError, ModelError, ProtocolError
+from fragility.evidence.rows import read_rows
 from fragility.verification.integrity import check_integrity
 
 FAMILIES = ("lightgbm", "logistic", "mlp")
@@ -66,7 +69,8 @@ def test_it_equals_an_audit_under_each_baseline(family):
     found = fg.compare_baselines(own.model, X, protocol)
     assert found.baselines == ("typical", *protocol.alternatives) and len(protocol.alternatives) >= 2
     plain = fg.audit(own.model, X, protocol)
-    assert list(found.ids) == naive_dependence.chosen(plain.claims.ids, plain.claims.confidence)
+    contents = content_keys(read_rows(X))
+    assert list(found.ids) == naive_dependence.chosen(plain.claims.ids, plain.claims.confidence, contents)
     for name in found.baselines:
         under = fg.audit(own.model, X, protocol.with_baseline(name), lattice=False)
         mine = [under.by_id(own_id) for own_id in found.ids]
@@ -170,13 +174,27 @@ def test_few_confident_rows_are_too_few_to_tell():
     assert compare({0, 1, 2}, {0, 1, 2}, rows=30).verdict == "too_few_rows"
 
 
-def test_at_most_500_rows_are_chosen_whatever_their_order():
-    ids, confidence = list(range(2000)), np.random.default_rng(0).uniform(0.85, 1.0, 2000)
-    chosen = [ids[i] for i in dependence.rows_to_compare(ids, confidence)]
-    assert len(chosen) == 500 and chosen == naive_dependence.chosen(ids, confidence)
-    order = np.random.default_rng(1).permutation(2000)
-    again = dependence.rows_to_compare([ids[i] for i in order], confidence[order])
-    assert [ids[order[i]] for i in again] == chosen
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_the_choice_by_content_equals_its_slow_twin(data):
+    """Copies included, in any order of the rows and whatever their certificates say."""
+    n, count = data.draw(st.integers(1, 40)), data.draw(st.integers(1, 12))
+    confidence = data.draw(st.lists(st.sampled_from([0.5, 0.9, 0.99]), min_size=n, max_size=n))
+    contents = [bytes([cell]) * 16 for cell in data.draw(st.lists(st.integers(1, 9), min_size=n, max_size=n))]
+    table = pa.table({"id": list(range(n)), "confidence": confidence, "exposure": np.random.default_rng(n).random(n)})
+    table, choice = with_content(table, contents), RowChoice(count, "content", 0.9)
+    expected = naive_dependence.chosen(range(n), confidence, contents, most=count)
+    assert table.take(pa.array(choice.choose(table))).column("id").to_pylist() == expected
+    turned = table.take(pa.array(data.draw(st.permutations(range(n)))))
+    assert turned.take(pa.array(choice.choose(turned))).column("id").to_pylist() == expected
+    assert choice.keep_candidates(table, set(expected)).column("id").to_pylist() == expected
+
+
+def test_rows_are_not_chosen_by_their_names(case, protocol, rows):
+    """Other ids for the same rows, and the same rows in another order, leave the choice as it is."""
+    own = fg.compare_baselines(case.model, rows, protocol)
+    named = fg.compare_baselines(case.model, rows, protocol, ids=[f"x{i * 7}" for i in range(len(rows))])
+    assert {f"x{i * 7}" for i in own.ids} == set(named.ids)
 
 
 def test_a_shallow_path_flips_nothing_by_not_flipping(case, rows):
@@ -226,7 +244,6 @@ def files_of(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("kind", ["parquet", pytest.param("csv", marks=pytest.mark.slow)])
 def test_files_give_the_bytes_of_an_audit_in_memory(case, protocol, rows, certs, tmp_path, kind, monkeypatch):
     monkeypatch.setattr(dependence, "COMPARED_ROWS", 9)
-    monkeypatch.setattr(dependence.rows_to_compare, "__defaults__", (9,))
     made = fg.audit(case.model, rows, protocol)
     made = made.with_baselines(fg.compare_baselines(case.model, rows, protocol, certificates=made))
     assert len(made.baselines) == 9

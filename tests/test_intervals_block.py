@@ -404,7 +404,7 @@ def test_changed_texts_with_their_old_digests_are_noticed(certs):
 def test_hidden_rows_are_noticed(name, request):
     made = request.getfixturevalue(name)
     declared, hidden = made.manifest.intervals, made.intervals_ids[2]
-    bare, block = declared.split(made.table)
+    bare, block = declared.split(made.table, made.protocol)
     kept = block.filter(pa.array([own != hidden for own in block.column("id").to_pylist()]))
     manifest = replace(made.manifest, intervals_root_digest=declared.form.root(kept))
     first = check_integrity(Certificates(declared.form.join(bare, kept), made.protocol, manifest))[0]
@@ -413,7 +413,7 @@ def test_hidden_rows_are_noticed(name, request):
 
 
 def test_rows_beyond_the_declared_ones_are_noticed(certs):
-    declared = replace(certs.manifest.intervals, most_confident=6)
+    declared = replace(certs.manifest.intervals, most_exposed=6)
     first = check_integrity(Certificates(certs.table, certs.protocol, replace(certs.manifest, intervals=declared)))[0]
     assert not first.passed and f"with {len(certs)} rows instead of 6" in first.detail
 
@@ -424,7 +424,7 @@ DECLARATIONS: dict[str, tuple[Callable[[IntervalsDeclaration], IntervalsDeclarat
     "an unknown field": (lambda d: replace(d, fields=[*d.fields, "x"]), "intervals.fields in the manifest"),
     "single precision of a whole number": (lambda d: replace(d, single=["age"]), "must name decimal fields"),
     "fields that are no list": (lambda d: replace(d, fields="age"), "intervals.fields in the manifest must be a list"),
-    "an impossible count": (lambda d: replace(d, most_confident=0), "a whole number from 1, got 0"),
+    "an impossible count": (lambda d: replace(d, most_exposed=0), "a whole number from 1, got 0"),
     "an unknown engine": (lambda d: replace(d, engine="oracle"), "'oracle', which does not exist"),
 }
 

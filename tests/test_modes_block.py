@@ -16,11 +16,13 @@ from naive_modes import frequencies, mid_quantiles, mode_loss
 from pipelines import fitted, raw_row_table
 
 import fragility as fg
+from fragility.auditing.modes import modes_of_rows
 from fragility.certificates import Certificates, ModesDeclaration
-from fragility.certificates.blocks import choose_confident
 from fragility.certificates.modes import ModesClaims
 from fragility.errors import CertificateError, DataError, ProtocolError
+from fragility.models import Model
 from fragility.modes.losses import count_values
+from fragility.protocol import bind
 from fragility.verification.integrity import check_integrity
 from fragility.verification.outcome import Verification
 from fragility.verification.verifying import verify
@@ -384,7 +386,7 @@ def hide(some: Certificates, place: int) -> Certificates:
 
 def test_a_hidden_row_is_noticed(some):
     first = check_integrity(hide(some, 2))[0]
-    assert not first.passed and f"without row {some.modes_ids[2]!r}" in first.detail
+    assert not first.passed and "that their content chooses: with 5 rows instead of 6" in first.detail
 
 
 def test_a_row_hidden_from_a_block_of_every_row_is_noticed(certs):
@@ -468,9 +470,21 @@ def test_files_of_a_folder_that_were_exchanged_are_noticed(name, request, tmp_pa
     assert "files in the manifest must name the parts" in check_integrity(folder)[0].detail
 
 
-def test_which_rows_are_chosen_is_a_matter_of_digests_alone(certs):
-    shuffled = np.random.default_rng(0).permutation(len(certs))
-    table = certs.table
-    first = table.take(pa.array(choose_confident(table, 7))).column("digest")
-    other = table.take(pa.array(shuffled))
-    assert other.take(pa.array(choose_confident(other, 7))).column("digest") == first
+def test_the_author_cannot_choose_which_rows_are_assessed(case_and_protocol, rows):
+    """Claims may be off by rounding, which changes their digests; other confident rows than those drawn are refused."""
+    case, protocol = case_and_protocol
+    some = fg.audit(case.model, rows, protocol, modes=3)
+    declared = some.modes_declaration
+    confident = np.flatnonzero(some.table.column("confidence").to_numpy() >= 0.9).tolist()
+    others = [i for i in confident if some.table.column("id")[i].as_py() not in some.modes_ids][: len(some.modes_ids)]
+    order = declared.choice(protocol).order(some.table.take(pa.array(others)))
+    places = [others[i] for i in order]
+    bound = bind(Model.wrap(case.model), rows, protocol).take(places)
+    block = modes_of_rows(bound, protocol, declared, some.table.column("margin").to_numpy()[places])
+    forged = fg.audit(case.model, rows, protocol).with_modes(block, declared)
+    assert all(check.passed for check in check_integrity(forged))
+    result = verify(forged, case.model, rows)
+    assert failed(result) == [
+        "choice"
+    ] and "are not the confident ones of this audit that their content chooses" in str(result)
+    assert verify(some, case.model, rows).complete

@@ -14,7 +14,7 @@ Policies within segments split 1 - confidence once more, over the segments. The 
 labelled ones and for the declared stress; every policy says both.
 
 The score may be the exposure to a failure mode. If only some confident rows have one, the policy is fitted on them:
-they are those with the smallest digests, which is as good as a random draw. A row without a score is always reviewed.
+they are drawn by their content, which is as good as at random. A row without a score is always reviewed.
 """
 
 from __future__ import annotations

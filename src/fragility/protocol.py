@@ -43,7 +43,7 @@ from fragility.evidence.groups import GroupMap, group_columns
 from fragility.evidence.modes import CATALOGUE_SIZE, DEFAULT_MODES, NO_MODES, NOISE, FailureModes, fit_modes
 from fragility.files import JSON_LIMIT, parse_json, read_bounded, write_text
 from fragility.models import Decision, Model
-from fragility.scores import Reading
+from fragility.scores import CONFIDENT, Reading
 from fragility.wording import describe_artificial
 
 FORMAT = "fragility-protocol/1"
@@ -83,7 +83,7 @@ class Protocol:
         The other baselines that the model admits; :attr:`alternatives` has their names.
     refused : tuple of str
         Those among ``typical``, ``median``, ``missing`` and ``mean`` that it does not admit.
-    operators, severities, depth, reading, weights, exposure_weights, resolution, smoothing : settings
+    operators, severities, depth, reading, weights, exposure_weights, resolution, smoothing, min_confidence : settings
         As :meth:`fit` explains them.
     decision : Decision or None
         How a two-class model decides; None: the class with the largest probability is predicted.
@@ -127,6 +127,7 @@ class Protocol:
     exposure_weights: tuple[float, float, float] = EQUAL_WEIGHTS
     resolution: float = 1e-6
     smoothing: float = 0.0  # margins are those of (p + smoothing) / (1 + C smoothing)
+    min_confidence: float = CONFIDENT
     decision: Decision | None = None
     modes: FailureModes = NO_MODES
     training_digest: str = ""
@@ -159,6 +160,7 @@ class Protocol:
         exposure_weights: Sequence[float] = EQUAL_WEIGHTS,
         resolution: float = 1e-6,
         smoothing: float | None = None,
+        min_confidence: float = CONFIDENT,
         merge_threshold: float = 0.8,
         nominal: Sequence[str] = (),
         decision: Decision | float | Mapping[str, Any] | None = None,
@@ -213,6 +215,9 @@ class Protocol:
             What is added to every probability before margins are computed, from 0 to 1. By default one vote for each
             class, 1/T, where the model averages the votes of T estimators (a random forest, extra trees, bagging), and
             0 for any other model. Confidences, predicted classes and flips do not depend on it.
+        min_confidence : float, default=0.9
+            From which probability of the predicted class on a prediction is confident. Which rows are searched,
+            assessed and compared follows from it; reports and gates count these rows unless they are told otherwise.
         merge_threshold : float, default=0.8
             The association from which ``groups="merged"`` joins fields.
         nominal : sequence of str, default=()
@@ -278,6 +283,7 @@ class Protocol:
             exposure_weights=parts.read_weights("exposure_weights", exposure_weights),
             resolution=parts.read_number("resolution", resolution),
             smoothing=one_vote if smoothing is None else parts.read_number("smoothing", smoothing),
+            min_confidence=parts.read_number("min_confidence", min_confidence),
             decision=wrapped.decision if declared is None else declared,
             modes=fit_modes(modes, catalogue, noise, sentinels, outages, evidence, own_groups),
             training_digest=table_digest(rows.columns()),
@@ -414,6 +420,7 @@ class Protocol:
             "reading": self.reading,
             "resolution": f"{self.resolution:g}",
             "smoothing": f"{self.smoothing:g}",
+            "confident from": f"{self.min_confidence:g}",
             "training rows": self.training_rows,
             "digest": self.digest,
         }
@@ -450,6 +457,7 @@ class Protocol:
             "exposure_weights": list(self.exposure_weights),
             "resolution": self.resolution,
             "smoothing": self.smoothing,
+            "min_confidence": self.min_confidence,
             "decision": None if self.decision is None else self.decision.to_dict(),
             "modes": self.modes.to_dict(),
             "training_digest": self.training_digest,
@@ -502,6 +510,7 @@ class Protocol:
                 exposure_weights=parts.read_weights("exposure_weights", document["exposure_weights"]),
                 resolution=float(document["resolution"]),
                 smoothing=parts.read_finite("smoothing", document["smoothing"]),
+                min_confidence=parts.read_finite("min_confidence", document["min_confidence"]),
                 decision=Decision.read(document["decision"]),
                 modes=FailureModes.from_dict(document["modes"]),
                 training_digest=document["training_digest"],

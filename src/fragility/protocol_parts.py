@@ -172,6 +172,10 @@ def check_settings(protocol: Any) -> None:
         )
     if not 0 <= protocol.smoothing <= MAX_SMOOTHING:  # NaN is refused too
         raise ProtocolError(f"smoothing must be a number from 0 to {MAX_SMOOTHING:g}, got {protocol.smoothing!r}")
+    if not 0 <= protocol.min_confidence < 1:
+        raise ProtocolError(
+            f"min_confidence must be a probability of at least 0 and below 1, got {protocol.min_confidence!r}"
+        )
     if protocol.decision is not None and not isinstance(protocol.decision, Decision):
         raise ProtocolError(f"decision must be a Decision or None, got {protocol.decision!r}")
     if len(set(protocol.operators)) != len(protocol.operators):

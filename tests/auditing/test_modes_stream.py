@@ -201,7 +201,7 @@ def test_the_command_finds_stability_intervals(files, tmp_path):
     options = ("--no-modes", "--no-lattice", "--other-baselines", "none")
     done = run(*audit_with(files, tmp_path / "audit", "--intervals", "5", *options))
     audit = fg.open_audit(tmp_path / "audit")
-    assert done.code == 0 and audit.manifest.intervals.most_confident == 5 and len(audit.intervals_ids) == 5
+    assert done.code == 0 and audit.manifest.intervals.most_exposed == 5 and len(audit.intervals_ids) == 5
     told = "stability intervals of 20 fields of 5 confident predictions; --intervals all finds every one"
     assert told in " ".join(done.out.split())
     shown = run("show", tmp_path / "audit", "--row", audit.intervals_ids[0])

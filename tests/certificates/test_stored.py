@@ -23,7 +23,7 @@ def certs() -> Certificates:
 
 @pytest.fixture
 def stored(certs: Certificates, tmp_path) -> StoredAudit:
-    table, searched = split_block(certs.table, certs.lattice_declaration)
+    table, searched = split_block(certs.table, certs.lattice_declaration, certs.protocol)
     beside = {"searched": searched}
     folder = write_folder(
         tmp_path / "a", {"certificates": cut(table, 25)}, certs.protocol, certs.manifest, beside=beside

@@ -6,14 +6,17 @@ import statistics
 from fractions import Fraction
 
 
-def chosen(ids, confidence, most=500, confident=0.9):
-    """The confident rows whose ids have the smallest hashes, in the order of these."""
+def chosen(ids, confidence, contents, most=500, confident=0.9):
+    """The confident rows whose content has the smallest hashes, in the order of the hashes of their ids.
+
+    contents: the hash of each row's raw values.
+    """
     sure = [
-        (hashlib.blake2b(str(own).encode(), digest_size=16).digest(), own)
-        for own, p in zip(ids, confidence, strict=True)
+        (content, hashlib.blake2b(str(own).encode(), digest_size=16).digest(), own)
+        for own, p, content in zip(ids, confidence, contents, strict=True)
         if p >= confident
     ]
-    return [own for _, own in sorted(sure)[:most]]
+    return [own for _, _, own in sorted(sorted(sure)[:most], key=lambda row: row[1])]
 
 
 def figures(budgets, exposures, ids, depth):

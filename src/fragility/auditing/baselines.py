@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Hashable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from fragility.arrays import DEFAULT_BYTE_BUDGET, Floats, Integers
-from fragility.auditing.certifying import PartAuditor, claims_from
+from fragility.auditing.certifying import PartAuditor, claims_from, content_keys
 from fragility.certificates import BaselineComparison, Certificates
-from fragility.certificates.dependence import COMPARED_CLAIMS, comparison_table, rows_to_compare
+from fragility.certificates.choice import with_content
+from fragility.certificates.claims import id_array
+from fragility.certificates.dependence import COMPARED_CLAIMS, choose_compared, comparison_table
 from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.errors import CertificateError, FragilityError, FragilityWarning, ProtocolError
 from fragility.evidence import EvidenceRows
@@ -36,8 +37,8 @@ def compare_baselines(
 ) -> BaselineComparison:
     """Compute the headline figures of an audit again under every other baseline that the model admits.
 
-    At most 500 confident rows are taken, by a hash of their ids. Each further baseline costs a trace of these rows: for
-    a model that can only be asked, up to 500 times ``protocol.states_per_row`` evaluations.
+    At most 500 confident rows are taken, drawn by a hash of their content. Each further baseline costs a trace of these
+    rows: for a model that can only be asked, up to 500 times ``protocol.states_per_row`` evaluations.
 
     Parameters
     ----------
@@ -84,12 +85,14 @@ def compare_baselines(
         raise ProtocolError("the protocol stores no other baseline that the model admits, so there is none to compare")
     rows = bind(Model.wrap(model), X, protocol, ids)
     if certificates is None:
-        confidence = []
+        sure = []
         for start in range(0, len(rows), BATCH_ROWS):
             p = rows.predict(rows.dense(start, start + BATCH_ROWS))
             predicted = original_class(rows, p, protocol.resolution, slice(start, start + len(p)))
-            confidence.append(p[np.arange(len(p)), predicted])
-        few = rows.take(_choose_rows(rows.ids, np.concatenate(confidence)))
+            sure.append(p[np.arange(len(p)), predicted])
+        confidence = np.concatenate(sure)
+        known = pa.table({"id": id_array(rows.ids), "confidence": confidence, "exposure": np.zeros(len(rows))})
+        few = rows.take(_choose_rows(with_content(known, content_keys(rows)), protocol))
         used, own = _claims_under(few, protocol, engine, byte_budget)
         return compare_rows(few, protocol, own, used, byte_budget)
     if certificates.protocol.digest != protocol.digest:
@@ -97,17 +100,16 @@ def compare_baselines(
     if certificates.manifest.model.fingerprint != rows.model.fingerprint:
         raise CertificateError("the certificates are of another model; give the model of the audit")
     table = certificates.table.select(list(COMPARED_CLAIMS))
-    chosen = _choose_rows(table.column("id").to_pylist(), table.column("confidence").to_numpy())
-    table = table.take(pa.array(chosen))
     places, missing = places_by_id(table.column("id").to_pylist(), rows.ids)
     if missing:
         raise CertificateError(f"row {missing[0]!r} of the certificates is not among the rows given")
-    few = rows.take(places.tolist())
+    chosen = _choose_rows(with_content(table, content_keys(rows.take(places.tolist()))), protocol)
+    table, few = table.take(pa.array(chosen)), rows.take(places[chosen].tolist())
     return compare_rows(few, protocol, stated_claims(table), certificates.engine, byte_budget)
 
 
-def _choose_rows(ids: Sequence[Hashable], confidence: Floats) -> list[int]:
-    chosen = rows_to_compare(ids, confidence).tolist()
+def _choose_rows(table: pa.Table, protocol: Protocol) -> list[int]:
+    chosen = choose_compared(protocol).choose(table).tolist()
     if not chosen:
         raise CertificateError("no prediction is confident, so there is no finding to compare across baselines")
     return list(chosen)

@@ -20,6 +20,7 @@ from fragility.auditing.lattice import declare_lattice, lattice_of_rows
 from fragility.auditing.modes import WantedModes, declare_modes, modes_of_rows
 from fragility.canonical import Texts, row_digests
 from fragility.certificates import Claims, IntervalsDeclaration, LatticeDeclaration, Manifest, ModesDeclaration
+from fragility.certificates.choice import CONTENT_BYTES
 from fragility.certificates.claims import EXTENTS, FORMAT, Extent, context_digest, derived_claims, table_of
 from fragility.certificates.claims import row_digests as claim_digests
 from fragility.certificates.intervals import IntervalsClaims, intervals_context, with_intervals
@@ -266,6 +267,12 @@ def claims_from(trace: Trace, rows: EvidenceRows, protocol: Protocol) -> Claims:
         **measured,
         **derived_claims(measured, protocol),
     )
+
+
+def content_keys(rows: EvidenceRows | Rows) -> list[bytes]:
+    """Return 16 bytes per row: a hash of its raw values alone, by which rows are chosen whatever they are called."""
+    source = rows.source if isinstance(rows, EvidenceRows) else rows
+    return [digest[:CONTENT_BYTES] for digest in row_digests(source.columns())]
 
 
 def input_row_digests(rows: EvidenceRows | Rows) -> list[bytes]:

@@ -28,7 +28,7 @@ from fragility.auditing.modes import WantedModes, modes_of_rows, no_modes
 from fragility.auditing.parts import (
     FIRST_ROWS,
     KEPT_CLAIMS,
-    Choice,
+    Choices,
     Failure,
     Keeper,
     KeptRows,
@@ -245,7 +245,7 @@ def _list_tasks(
     auditor: PartAuditor, source: RowSource, journal: Journal, part_rows: int, *, by_workers: bool
 ) -> Iterator[Task]:
     """Yield the parts of the input; workers read Parquet files themselves, other files can only be read in order."""
-    total, keeps = source.count, bool(Choice.of(auditor))
+    total, keeps = source.count, bool(Choices.of(auditor))
     parts: Iterator[RawPart | Callable[[RowSource], RawPart]] = source.parts(part_rows)
     if by_workers and total is not None:
         starts = range(0, total, part_rows)
@@ -318,7 +318,7 @@ class FolderSink:
     seen: SeenIds = field(default_factory=SeenIds)
 
     def __post_init__(self) -> None:
-        self.keeper = Keeper(Choice.of(self.auditor))
+        self.keeper = Keeper(Choices.of(self.auditor))
 
     def write(self, made: MadePart | Failure) -> int:
         """Write a part; return its number of rows, 0 if it came before. The error of a worker ends the audit."""
@@ -410,7 +410,7 @@ class FolderSink:
                 block = search_most_exposed(bound, auditor.protocol, declared, auditor.byte_budget)
             return None if block is None else auditor.add_block(rows.claims.select(["id"]), block)[0]
 
-        return self.keeper.examine(self.keeper.choice.exposed, search)
+        return self.keeper.examine("searched", search)
 
     def _assess_modes(self, declared: ModesDeclaration) -> pa.Table:
         """Return the ids and the modes block of the chosen confident rows."""
@@ -423,7 +423,7 @@ class FolderSink:
                 block = modes_of_rows(bound, auditor.protocol, declared, margin, auditor.byte_budget)
             return auditor.add_modes(rows.claims.select(["id"]), block)[0]
 
-        found = self.keeper.examine(self.keeper.choice.to_assess, assess)
+        found = self.keeper.examine("modes", assess)
         assert found is not None  # nothing gives up
         return found
 
@@ -438,7 +438,7 @@ class FolderSink:
                 block = intervals_block(bound, auditor.protocol, declared, auditor.byte_budget)
             return auditor.add_intervals(rows.claims.select(["id"]), block)[0]
 
-        found = self.keeper.examine(self.keeper.choice.to_search, find)
+        found = self.keeper.examine("intervals", find)
         assert found is not None  # nothing gives up
         return found
 
@@ -453,7 +453,7 @@ class FolderSink:
             found = compare_if_possible(bound, protocol, own, auditor.engine, auditor.byte_budget)
             return None if found is None else found.table
 
-        table = self.keeper.examine(self.keeper.choice.to_compare, compare)
+        table = self.keeper.examine("baselines", compare)
         baselines = (protocol.baseline, *protocol.alternatives)
         return None if table is None else BaselineComparison(table.combine_chunks(), baselines, protocol.depth)
 

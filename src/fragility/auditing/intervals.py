@@ -42,7 +42,7 @@ def declare_intervals(
     few, _ = bind_estimator(rows.between(0, SELF_CHECK_ROWS), protocol)
     return IntervalsDeclaration(
         engine=name_engine(few, engine),
-        most_confident=most,
+        most_exposed=most,
         fields=[field.name for field in fields],
         single=find_single(rows, fields),
     )

@@ -14,6 +14,7 @@ import typing
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,18 +23,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from threadpoolctl import threadpool_limits
 
-from fragility.auditing.certifying import PartAuditor, TracedRows, input_row_digests
+from fragility.auditing.certifying import PartAuditor, TracedRows, content_keys, input_row_digests
 from fragility.auditing.intervals import WantedIntervals
 from fragility.auditing.modes import WantedModes
 from fragility.canonical import combine_digests, digest_bytes
-from fragility.certificates.blocks import choose_confident
+from fragility.certificates.choice import RowChoice, with_content
 from fragility.certificates.claims import Extent, schema_of
-from fragility.certificates.dependence import COMPARED_CLAIMS, rows_to_compare
-from fragility.certificates.lattice import RANKED, most_exposed
+from fragility.certificates.dependence import COMPARED_CLAIMS, choose_compared
 from fragility.certificates.parts import encode_part, part_name
 from fragility.engines.trace import HandedOver
 from fragility.errors import ClusterError, DataError, FragilityError
-from fragility.evidence.rows import read_rows
+from fragility.evidence.rows import Rows, read_rows
 from fragility.ids import id_keys
 from fragility.merkle import DIGEST_BYTES
 from fragility.protocol import Protocol
@@ -41,7 +41,7 @@ from fragility.tables import RawPart, RowSource
 
 FIRST_ROWS = 1024  # on which model and engine are made ready, whatever the size of the parts
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
-KEPT_CLAIMS = list(dict.fromkeys((*COMPARED_CLAIMS, *RANKED, "margin")))
+KEPT_CLAIMS = [*COMPARED_CLAIMS, "margin"]
 CONNECT_SECONDS = 10
 
 
@@ -54,7 +54,7 @@ class KeptRows:
 
     frame: pd.DataFrame
     ids: list[Any]
-    claims: pa.Table  # the columns KEPT_CLAIMS
+    claims: pa.Table  # the columns KEPT_CLAIMS and CONTENT
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -66,46 +66,31 @@ class KeptRows:
 
 
 @dataclass(frozen=True)
-class Choice:
-    """Which rows are examined more closely at the end of an audit."""
+class Choices:
+    """Which rows are examined more closely at the end of an audit, by the table that they are in."""
 
-    most_exposed: int = 0  # so many of the confident rows with the largest exposure
-    compared: bool = False  # the confident rows that are compared under other baselines
-    with_modes: int = 0  # so many of the confident rows with the smallest digests
-    with_intervals: int = 0  # the same
+    by_table: dict[str, RowChoice]
 
     @classmethod
-    def of(cls, auditor: PartAuditor) -> Choice:
-        """Return the choice of an audit."""
-        searched = auditor.lattice.most_exposed if auditor.lattice is not None else None
-        assessed = auditor.modes.most_confident if auditor.modes is not None else None
-        sought = auditor.intervals.most_confident if auditor.intervals is not None else None
-        return cls(searched or 0, auditor.other_baselines, assessed or 0, sought or 0)
+    def of(cls, auditor: PartAuditor) -> Choices:
+        """Return the choices of an audit."""
+        protocol = auditor.protocol
+        declared = {"searched": auditor.lattice, "modes": auditor.modes, "intervals": auditor.intervals}
+        found = {name: own.choice(protocol) for name, own in declared.items() if own is not None}
+        found["baselines"] = choose_compared(protocol) if auditor.other_baselines else None
+        return cls({name: choice for name, choice in found.items() if choice is not None})
 
     def __bool__(self) -> bool:
-        return self.most_exposed > 0 or self.compared or self.with_modes > 0 or self.with_intervals > 0
+        return bool(self.by_table)
 
-    def exposed(self, claims: pa.Table) -> list[int]:
-        """Return the positions of the most exposed rows, the most exposed first."""
-        return most_exposed(claims, self.most_exposed).tolist() if self.most_exposed else []
-
-    def to_compare(self, claims: pa.Table) -> list[int]:
-        """Return the positions of the rows to compare, in the order of the comparison."""
-        ids, confidence = claims.column("id").to_pylist(), claims.column("confidence").to_numpy()
-        return rows_to_compare(ids, confidence).tolist() if self.compared else []
-
-    def to_assess(self, claims: pa.Table) -> list[int]:
-        """Return the positions of the rows whose failure modes are assessed, in the order of their digests."""
-        return choose_confident(claims, self.with_modes).tolist() if self.with_modes else []
-
-    def to_search(self, claims: pa.Table) -> list[int]:
-        """Return the positions of the rows whose stability intervals are found, in the order of their digests."""
-        return choose_confident(claims, self.with_intervals).tolist() if self.with_intervals else []
+    def choose(self, name: str, claims: pa.Table) -> list[int]:
+        """Return the positions of the rows of a table, in its order."""
+        places: list[int] = self.by_table[name].choose(claims).tolist()
+        return places
 
     def every(self, claims: pa.Table) -> list[int]:
         """Return the positions of all chosen rows, in their order."""
-        chosen = (self.exposed, self.to_compare, self.to_assess, self.to_search)
-        return sorted({place for choose in chosen for place in choose(claims)})
+        return sorted({place for name in self.by_table for place in self.choose(name, claims)})
 
 
 @dataclass
@@ -117,7 +102,7 @@ class Keeper:
     from, and the memory needed does not grow with the number of rows.
     """
 
-    choice: Choice
+    choices: Choices
     parts: dict[int, KeptRows] = field(default_factory=dict)  # by the place of the part
     none: KeptRows | None = None  # no rows, with the columns that all have
 
@@ -127,17 +112,16 @@ class Keeper:
             return
         self.none = self.none or rows.take([])
         self.parts[place] = rows
-        wanted = self.choice.every(pa.concat_tables([part.claims for part in self.parts.values()]))
+        wanted = self.choices.every(pa.concat_tables([part.claims for part in self.parts.values()]))
         self.parts = dict(_take_wanted(self.parts, wanted))
 
-    def examine(
-        self, choose: Callable[[pa.Table], list[int]], examine: Callable[[KeptRows], pa.Table | None]
-    ) -> pa.Table | None:
-        """Examine the rows that ``choose`` picks by their claims; return what is found, in its order, or None.
+    def examine(self, name: str, examine: Callable[[KeptRows], pa.Table | None]) -> pa.Table | None:
+        """Examine the rows that are chosen for a table; return what is found, in its order, or None.
 
         Rows of all parts whose fields have the same types are examined together: joining others would change their
         types. Without rows, ``examine`` is given none. If it returns None, so does this.
         """
+        choose = partial(self.choices.choose, name)
         alike: dict[tuple[Any, ...], list[KeptRows]] = {}
         for _, part in sorted(self.parts.items()):
             alike.setdefault((*part.frame.columns, *part.frame.dtypes), []).append(part)
@@ -277,10 +261,11 @@ class PartMaker:
                 digests_digest=digest_bytes(digests),
                 beside={part_name(task.place, block, kind): digest_bytes(block) for kind, block in blocks.items()},
             )
-        kept, choice = None, Choice.of(auditor)
-        if choice and claims is not None:
-            candidates = KeptRows(part.frame, part.ids, claims.select(KEPT_CLAIMS))
-            kept = candidates.take(choice.every(candidates.claims))
+        kept, choices = None, Choices.of(auditor)
+        if choices and claims is not None:
+            contents = content_keys(read_part(auditor, part) if traced is None else traced.rows)
+            candidates = KeptRows(part.frame, part.ids, with_content(claims.select(KEPT_CLAIMS), contents))
+            kept = candidates.take(choices.every(candidates.claims))
         keys = b"" if part.numbered else id_keys(part.ids).tobytes()
         return MadePart(task.place, part.start, record, input_digest, files, digests, kept, keys)
 
@@ -309,9 +294,14 @@ def name_rows_in_errors(source: RowSource | None, part: RawPart, protocol: Proto
 
 def input_digests_of(auditor: PartAuditor, part: RawPart) -> bytes:
     """Return the digests of a part's ids and raw fields, 32 bytes per row, without auditing them."""
+    return b"".join(input_row_digests(read_part(auditor, part)))
+
+
+def read_part(auditor: PartAuditor, part: RawPart) -> Rows:
+    """Return the rows of a part, in the model's column order."""
     model = auditor.model
     expected = model.columns or tuple(f.name for f in auditor.protocol.fields)
-    return b"".join(input_row_digests(read_rows(part.frame, expected, model.n_columns, part.ids)))
+    return read_rows(part.frame, expected, model.n_columns, part.ids)
 
 
 def limit_threads() -> None:

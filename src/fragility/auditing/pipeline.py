@@ -13,14 +13,13 @@ from typing import Any, NamedTuple, TypeVar
 import pyarrow as pa
 
 from fragility.arrays import DEFAULT_BYTE_BUDGET
-from fragility.auditing.certifying import CertifiedPart, PartAuditor, TracedRows, input_row_digests
+from fragility.auditing.certifying import CertifiedPart, PartAuditor, TracedRows, content_keys, input_row_digests
 from fragility.auditing.intervals import WantedIntervals, declare_intervals, intervals_block
 from fragility.auditing.lattice import declare_lattice, lattice_of_rows, search_most_exposed
 from fragility.auditing.modes import WantedModes, declare_modes, modes_of_rows
 from fragility.canonical import combine_digests
 from fragility.certificates import Certificates
-from fragility.certificates.blocks import choose_confident
-from fragility.certificates.lattice import most_exposed
+from fragility.certificates.choice import with_content
 from fragility.certificates.manifest import AuditedRows
 from fragility.certificates.parts import PART_ROWS
 from fragility.engines.choice import ReadyEngine
@@ -105,12 +104,13 @@ def audit(
         ``lattice``.
     modes : bool, int or sequence of str, optional
         Which failure modes to assess, as :func:`assess_modes` does: True for all that the protocol declares, or some of
-        them by name, for every row; a whole number for all modes of at most so many confident rows, chosen by their
-        digests. By default none, since they cost several times as much as the rest. ``stale`` is never among them.
+        them by name, for every row; a whole number for all modes of at most so many confident rows, drawn by a hash of
+        their content. By default none, since they cost several times as much as the rest; ``stale`` is never among
+        them.
     intervals : bool, int or sequence of str, optional
         Which stability intervals to find, as :func:`find_stability_intervals` does: True for those of all fields, or of
-        some by name, for every row; a whole number for all fields of at most so many confident rows, chosen by their
-        digests. By default none. The certificates then hold the values of these fields.
+        some by name, for every row; a whole number for all fields of at most so many confident rows, the most exposed
+        ones. By default none. The certificates then hold the values of these fields.
 
     Returns
     -------
@@ -230,25 +230,25 @@ def add_blocks(
     """Return certificates of bound rows with the blocks that are wanted."""
     protocol, byte_budget, engine = auditor.protocol, auditor.byte_budget, wanted.engine
     searched = declare_lattice(rows, protocol, engine, wanted.rates, wanted.lattice)
-    if searched is not None and searched.most_exposed is None:
+    if searched is not None and (choice := searched.choice(protocol)) is None:
         certs = certs.with_lattice(lattice_of_rows(rows, protocol, searched, byte_budget, progress), searched)
-    elif searched is not None and searched.most_exposed is not None:
-        chosen = rows.take(most_exposed(certs.table, searched.most_exposed).tolist())
+    elif searched is not None and choice is not None:
+        chosen = rows.take(choice.choose(certs.table).tolist())
         found = search_most_exposed(chosen, protocol, searched, byte_budget)
         certs = certs if found is None else certs.with_lattice(found, searched)
     assessed = declare_modes(rows, protocol, engine, wanted.modes)
     if assessed is not None:
         margin, own = certs.table.column("margin").to_numpy(), rows
-        if assessed.most_confident is not None:
-            places = choose_confident(certs.table, assessed.most_confident)
+        if (choice := assessed.choice(protocol)) is not None:
+            places = choice.choose(with_content(certs.table, content_keys(rows)))
             margin, own = margin[places], rows.take(places.tolist())
         with progress_bar("failure modes", progress) as tell:
             certs = certs.with_modes(modes_of_rows(own, protocol, assessed, margin, byte_budget, tell), assessed)
     sought = declare_intervals(rows, protocol, engine, wanted.intervals)
     if sought is not None:
         own = rows
-        if sought.most_confident is not None:
-            own = rows.take(choose_confident(certs.table, sought.most_confident).tolist())
+        if (choice := sought.choice(protocol)) is not None:
+            own = rows.take(choice.choose(certs.table).tolist())
         with progress_bar("stability intervals", progress) as tell:
             certs = certs.with_intervals(intervals_block(own, protocol, sought, byte_budget, tell), sought)
     return certs

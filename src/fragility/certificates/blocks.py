@@ -15,11 +15,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fragility.arrays import Booleans, Integers
+from fragility.arrays import Booleans
 from fragility.canonical import combine_digests
+from fragility.certificates.choice import RowChoice
 from fragility.certificates.claims import Columns, check_side_table, digest_from_text, digest_text
 from fragility.errors import CertificateError
-from fragility.scores import CONFIDENT
+from fragility.protocol import Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,21 +88,28 @@ class BlockForm:
 class BlockDeclaration(ABC):
     """What a block beside the parts was made with; its fields have the names and the order of the manifest's.
 
-    It covers every row, or as many confident rows as declared: those with the smallest row digests. Digests are hashes,
-    so these rows are as good as drawn at random, whatever the order of the rows and their parts, and nobody can choose
-    them. Whatever engine answered is named, but takes no part in the digests.
+    It covers every row, or as many confident rows as declared. Whatever engine answered is named, but takes no part in
+    the digests.
     """
 
     engine: str  # who answered for changed rows: a native engine, or blackbox where the model was asked
-    most_confident: int | None = None  # how many of the confident rows have a block at most; None: every row has one
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
     @property
+    @abstractmethod
+    def most(self) -> int | None:
+        """How many of the confident rows have a block at most; None if every row has one."""
+
+    @abstractmethod
+    def choice(self, protocol: Protocol) -> RowChoice | None:
+        """Return which confident rows have a block; None if every row has one."""
+
+    @property
     def is_partial(self) -> bool:
         """Whether only some confident rows have a block."""
-        return self.most_confident is not None
+        return self.most is not None
 
     @property
     @abstractmethod
@@ -110,22 +118,11 @@ class BlockDeclaration(ABC):
 
     def check_table(self, block: pa.Table) -> None:
         """Refuse a table of the block that is not written as the format says."""
-        self.form.check(block, self.most_confident)
+        self.form.check(block, self.most)
 
-    def split(self, table: pa.Table) -> tuple[pa.Table, pa.Table]:
+    def split(self, table: pa.Table, protocol: Protocol) -> tuple[pa.Table, pa.Table]:
         """Return certificates without the block's columns, and the block of the rows that have one, in its order."""
-        form = self.form
+        form, choice = self.form, self.choice(protocol)
         covered = table.filter(pa.array(form.covered(table)))
-        order = _sort_by_digest(covered.column("digest")) if self.is_partial else np.arange(len(covered))
+        order = np.arange(len(covered)) if choice is None else choice.order(covered)
         return table.drop_columns(form.names), form.select(covered, order)
-
-
-def choose_confident(table: pa.Table, count: int) -> Integers:
-    """Return the positions of the confident rows with the smallest digests, smallest first."""
-    confident = np.flatnonzero(table.column("confidence").to_numpy() >= CONFIDENT)
-    order = _sort_by_digest(table.column("digest").take(pa.array(confident)))
-    return np.asarray(confident[order][:count], dtype=np.int64)
-
-
-def _sort_by_digest(digests: pa.ChunkedArray) -> Integers:
-    return np.asarray(np.argsort(digests.to_numpy(zero_copy_only=False).astype("S"), kind="stable"), dtype=np.int64)

@@ -11,8 +11,7 @@ The finding is stable across baselines if every other baseline agrees in number 
 if one does not: in number, or in rows if the interval lies below 1/2. Below 30 rows, or where an interval contains 1/2,
 there are too few rows to tell (SPEC section 16).
 
-The rows compared are the confident ones whose ids have the smallest hashes, which is as good as drawn at random, and
-does not depend on the order of the rows, on their parts or on the protocol.
+The rows compared are confident ones, drawn by their content (``certificates/choice.py``).
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ import numpy as np
 import pyarrow as pa
 
 from fragility.arrays import Floats, Integers
+from fragility.certificates.choice import RowChoice
 from fragility.certificates.claims import check_side_table, float_column, id_array, whole_column
 from fragility.errors import CertificateError
-from fragility.ids import id_keys
 from fragility.intervals import Share, share_of
 from fragility.protocol import Protocol
-from fragility.scores import CONFIDENT, flips_early, flips_within
+from fragility.scores import flips_early, flips_within
 from fragility.text import align_columns
 from fragility.wording import join_names, write_count, write_percent, write_share
 
@@ -102,11 +101,9 @@ def compare_early(baseline: str, own: Any, other: Any) -> BaselineAgreement:
     return BaselineAgreement(baseline, c_other, either, both, in_number, in_rows)
 
 
-def rows_to_compare(ids: Sequence[Hashable], confidence: Floats, count: int = COMPARED_ROWS) -> Integers:
-    """Return the positions of the confident rows whose ids have the smallest hashes, in the order of these."""
-    confident = np.flatnonzero(confidence >= CONFIDENT)
-    keys = id_keys([ids[i] for i in confident.tolist()])
-    return np.asarray(confident[np.argsort(keys, kind="stable")][:count], dtype=np.int64)
+def choose_compared(protocol: Protocol) -> RowChoice:
+    """Return which rows of an audit are compared under other baselines."""
+    return RowChoice(COMPARED_ROWS, "content", protocol.min_confidence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,20 +424,28 @@ def check_comparison_table(table: pa.Table, baselines: Sequence[str], depth: int
             raise CertificateError(f"the table of baselines holds an impossible flip budget or exposure under {name}")
 
 
-def check_comparison(comparison: BaselineComparison, claims: pa.Table, protocol: Protocol) -> None:
+def check_comparison(
+    comparison: BaselineComparison, claims: pa.Table, protocol: Protocol, confident: int | None = None
+) -> None:
     """Refuse a comparison of other rows or baselines than an audit has.
 
-    claims: the columns COMPARED_CLAIMS of all rows of the audit, or of those that may be compared.
+    claims: the columns COMPARED_CLAIMS of all rows of the audit, or of those compared, with the number of rows of the
+    audit that are confident. Whether the rows compared are those whose content is
+    chosen, only a reader who has the rows can tell.
     """
     if comparison.baselines != (protocol.baseline, *protocol.alternatives) or comparison.depth != protocol.depth:
         raise CertificateError(
             f"the comparison is of the baselines {', '.join(comparison.baselines)}, the protocol has "
             f"{', '.join((protocol.baseline, *protocol.alternatives))}"
         )
-    chosen = rows_to_compare(claims.column("id").to_pylist(), claims.column("confidence").to_numpy())
-    rows = claims.take(pa.array(chosen))
-    if comparison.ids != tuple(rows.column("id").to_pylist()):
-        raise CertificateError("the comparison of baselines is of other rows than the format chooses from this audit")
+    choice = choose_compared(protocol)
+    rows = choice.keep_candidates(claims, set(comparison.ids))
+    confident = len(choice.find_confident(claims)) if confident is None else confident
+    fault = choice.find_fault(rows, confident, comparison.ids)
+    if fault is not None:
+        raise CertificateError(
+            f"the comparison of baselines is of other rows than the format chooses from this audit: {fault}"
+        )
     for name, stated in {"flip_budget": comparison.flip_budgets, "exposure": comparison.exposures}.items():
         if not np.array_equal(stated(protocol.baseline), rows.column(name).to_numpy()):
             raise CertificateError(f"{name} in the comparison of baselines is not that of the certificates")

@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fragility.certificates.blocks import BlockDeclaration, BlockForm
+from fragility.certificates.choice import RowChoice
 from fragility.certificates.claims import (
     Claims,
     RowArrays,
@@ -68,8 +69,17 @@ CONTENT = {
 class IntervalsDeclaration(BlockDeclaration):
     """What an intervals block was made with."""
 
+    most_exposed: int | None = None  # so many of the most exposed confident rows have a block; None: every row
     fields: list[str]  # in the order of the protocol
     single: list[str]  # those of them whose values are decimals of single precision
+
+    @property
+    def most(self) -> int | None:
+        return self.most_exposed
+
+    def choice(self, protocol: Protocol) -> RowChoice | None:
+        most = self.most_exposed
+        return None if most is None else RowChoice(most, "exposure", protocol.min_confidence)
 
     @property
     def form(self) -> BlockForm:

@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 from fragility.arrays import Booleans, Floats, Integers
 from fragility.canonical import canonical_bytes
 from fragility.certificates.blocks import BlockForm
+from fragility.certificates.choice import RowChoice
 from fragility.certificates.claims import (
     FORMAT,
     PROBABILITY_UNIT,
@@ -41,7 +42,6 @@ from fragility.certificates.claims import (
 from fragility.errors import CertificateError
 from fragility.models import ClassLabel
 from fragility.protocol import Protocol
-from fragility.scores import CONFIDENT
 from fragility.wording import (
     MINIMUM,
     NONE_AT_ALL,
@@ -90,6 +90,11 @@ class LatticeDeclaration:
     def is_partial(self) -> bool:
         """Whether only the most exposed rows were searched."""
         return self.most_exposed is not None
+
+    def choice(self, protocol: Protocol) -> RowChoice | None:
+        """Return which confident rows were searched; None if every row was."""
+        most = self.most_exposed
+        return None if most is None else RowChoice(most, "exposure", protocol.min_confidence)
 
     def condition(self, protocol: Protocol) -> str:
         """How evidence fails, in words."""
@@ -336,29 +341,9 @@ def _failure_contradictions(block: LatticeClaims, states: Any, declaration: Latt
     }
 
 
-RANKED = ("confidence", "exposure", "digest")  # columns by which rows are chosen
-
-
-def most_exposed(table: pa.Table, count: int) -> Integers:
-    """Return the positions of the confident rows with the largest exposure, most exposed first.
-
-    Equal exposures are ordered by row digest, so that the choice depends neither on the rows' order nor on their parts.
-    """
-    confident = np.flatnonzero(table.column("confidence").to_numpy() >= CONFIDENT)
-    if len(confident) > count:
-        exposure = table.column("exposure").to_numpy()[confident]
-        confident = confident[exposure >= np.partition(exposure, -count)[-count]]
-    return np.asarray(confident[_sort_by_exposure(table.take(pa.array(confident)))][:count], dtype=np.int64)
-
-
-def _sort_by_exposure(table: pa.Table) -> Integers:
-    """Return the positions of rows by exposure, the largest first, and then by digest."""
-    digests = table.column("digest").to_numpy(zero_copy_only=False).astype("S")
-    return np.asarray(np.lexsort((digests, -table.column("exposure").to_numpy())), dtype=np.int64)
-
-
-def split_block(table: pa.Table, declaration: LatticeDeclaration) -> tuple[pa.Table, pa.Table]:
+def split_block(table: pa.Table, declaration: LatticeDeclaration, protocol: Protocol) -> tuple[pa.Table, pa.Table]:
     """Return certificates without the block's columns, and the block of the rows that were searched."""
-    form = declaration.form
+    form, choice = declaration.form, declaration.choice(protocol)
     searched = table.filter(pc.not_equal(table.column("smallest_state"), NOT_SEARCHED))
-    return table.drop_columns(form.names), form.select(searched, _sort_by_exposure(searched))
+    order = np.arange(len(searched)) if choice is None else choice.order(searched)
+    return table.drop_columns(form.names), form.select(searched, order)

@@ -273,7 +273,7 @@ def _check_document(document: Mapping[str, Any], saved: bool) -> None:
             _check_names(f"{block} in the manifest", document[block], names)
             root = document[block]["root_digest"]
             _require(f"{block}.root_digest", "a digest", root, is_digest(root))
-    for block, name in (("lattice", "most_exposed"), ("modes", "most_confident"), ("intervals", "most_confident")):
+    for block, name in (("lattice", "most_exposed"), ("modes", "most_confident"), ("intervals", "most_exposed")):
         if document[block] is not None:
             most = document[block][name]
             whole = type(most) is int and 1 <= most < 2**53
@@ -376,7 +376,8 @@ def _check_files(document: Mapping[str, Any]) -> None:
     )
     _require("files", "file names that begin their own digests", files, bool(named))
     blocks = {name: document[name] for name in ("modes", "intervals") if document[name] is not None}
-    partial = {name: declared["most_confident"] is not None for name, declared in blocks.items()}
+    most = {"modes": "most_confident", "intervals": "most_exposed"}
+    partial = {name: declared[most[name]] is not None for name, declared in blocks.items()}
     beside = {
         "searched": lattice is not None and lattice["most_exposed"] is not None,
         **partial,

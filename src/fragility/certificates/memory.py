@@ -20,8 +20,9 @@ import pyarrow as pa
 from fragility.arrays import Floats
 from fragility.canonical import combine_digests, digest_bytes
 from fragility.certificates.audit import Audit, find_position, find_positions
-from fragility.certificates.blocks import BlockDeclaration, choose_confident
+from fragility.certificates.blocks import BlockDeclaration
 from fragility.certificates.certificate import Certificate
+from fragility.certificates.choice import RowChoice, compare_ids
 from fragility.certificates.claims import (
     PER_STEP,
     Claims,
@@ -43,7 +44,6 @@ from fragility.certificates.lattice import (
     LatticeDeclaration,
     lattice_claims_of,
     lattice_context,
-    most_exposed,
     split_block,
     with_block,
 )
@@ -145,8 +145,7 @@ class Certificates(Audit):
         Certificates
             With the block's row digests and root digest.
         """
-        count, about = declaration.most_exposed, self.manifest
-        covered = self._select_ids(block.ids, None if count is None else most_exposed(self.table, count), "lattice")
+        about, covered = self.manifest, self._select_ids(block.ids, declaration.choice(self.protocol), "lattice")
         context = lattice_context(about.protocol_digest, about.model.fingerprint, about.model.classes, declaration)
         table, digests = with_block(covered, block, declaration, context, self.protocol)
         return self._put_block("lattice", declaration, table, digests)
@@ -158,7 +157,7 @@ class Certificates(Audit):
         ----------
         block : ModesClaims
             What failure modes cost the same rows, in the same order; where the declaration says so, of the confident
-            rows with the smallest digests, smallest first.
+            rows that are chosen by their content.
         declaration : ModesDeclaration
             What it was made with.
 
@@ -167,8 +166,7 @@ class Certificates(Audit):
         Certificates
             With the block's row digests and root digest.
         """
-        count, about = declaration.most_confident, self.manifest
-        covered = self._select_ids(block.ids, None if count is None else choose_confident(self.table, count), "modes")
+        about, covered = self.manifest, self._select_ids(block.ids, declaration.choice(self.protocol), "modes")
         context = modes_context(about.protocol_digest, about.model.fingerprint, about.model.classes, declaration)
         table, digests = with_modes(covered, block, declaration, context, self.protocol.resolution)
         return self._put_block("modes", declaration, table, digests)
@@ -179,8 +177,8 @@ class Certificates(Audit):
         Parameters
         ----------
         block : IntervalsClaims
-            The stability intervals of the same rows, in the same order; where the declaration says so, of the confident
-            rows with the smallest digests, smallest first.
+            The stability intervals of the same rows, in the same order; where the declaration says so, of the most
+            exposed rows, most exposed first.
         declaration : IntervalsDeclaration
             What it was made with.
 
@@ -189,20 +187,22 @@ class Certificates(Audit):
         Certificates
             With the block's row digests and root digest.
         """
-        count, about = declaration.most_confident, self.manifest
-        chosen = None if count is None else choose_confident(self.table, count)
-        covered = self._select_ids(block.ids, chosen, "intervals")
+        about, covered = self.manifest, self._select_ids(block.ids, declaration.choice(self.protocol), "intervals")
         context = intervals_context(about.protocol_digest, about.model.fingerprint, about.model.classes, declaration)
         table, digests = with_intervals(covered, block, declaration, context)
         return self._put_block("intervals", declaration, table, digests)
 
-    def _select_ids(self, ids: tuple[Hashable, ...], chosen: Any, name: str) -> pa.Table:
-        """Return the ids of the chosen rows as a table, or of all rows; refuse a block of others."""
+    def _select_ids(self, ids: tuple[Hashable, ...], choice: RowChoice | None, name: str) -> pa.Table:
+        """Return the ids of the rows that a block covers as a table; refuse a block of other rows than are chosen."""
         table = self.table.select(["id"])
-        covered = table if chosen is None else table.take(pa.array(chosen))
-        if ids != tuple(covered.column("id").to_pylist()):
-            raise CertificateError(f"the {name} block is of other rows than the certificates")
-        return covered
+        if choice is None:
+            fault = compare_ids(ids, table.column("id").to_pylist())
+        else:
+            candidates, confident = choice.keep_candidates(self.table, set(ids)), choice.find_confident(self.table)
+            fault = choice.find_fault(candidates, len(confident), ids, whole=not self.manifest.is_selection)
+        if fault is not None:
+            raise CertificateError(f"the {name} block is of other rows than the certificates: {fault}")
+        return table if choice is None else pa.table({"id": pa.array(ids, type=table.schema.field("id").type)})
 
     def _put_block(
         self, name: str, declaration: LatticeDeclaration | BlockDeclaration, block: pa.Table, digests: list[bytes]
@@ -254,9 +254,9 @@ class Certificates(Audit):
             return []
         covered, lattice = self.table, self.lattice_declaration
         if name != "lattice":
-            covered = self.manifest.beside[name].split(self.table)[1]
+            covered = self.manifest.beside[name].split(self.table, self.protocol)[1]
         elif lattice is not None and lattice.is_partial:
-            covered = split_block(self.table, lattice)[1]
+            covered = split_block(self.table, lattice, self.protocol)[1]
         return list(covered.column("id").to_pylist())
 
     def __len__(self) -> int:
@@ -437,10 +437,10 @@ class Certificates(Audit):
         self.check_table(self.table)
         table, lattice, blocks = self.table, self.lattice_declaration, dict[str, pa.Table]()
         for name, declared in self.manifest.beside.items():
-            table, blocks[name] = declared.split(table)
+            table, blocks[name] = declared.split(table, self.protocol)
         beside = dict[str, pa.Table]()
         if lattice is not None and lattice.is_partial:
-            table, beside["searched"] = split_block(table, lattice)
+            table, beside["searched"] = split_block(table, lattice, self.protocol)
         parts = {"certificates": cut(table)}
         for name, block in blocks.items():
             if self.manifest.beside[name].is_partial:

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from fragility.arrays import Booleans, Floats
 from fragility.certificates.blocks import BlockDeclaration, BlockForm
+from fragility.certificates.choice import RowChoice
 from fragility.certificates.claims import (
     PROBABILITY_UNIT,
     Claims,
@@ -47,7 +48,16 @@ LOST = "lost"
 class ModesDeclaration(BlockDeclaration):
     """What a modes block was made with."""
 
+    most_confident: int | None = None  # so many confident rows have a block, drawn by their content; None: every row
     units: dict[str, list[str]]  # by mode, in declared order
+
+    @property
+    def most(self) -> int | None:
+        return self.most_confident
+
+    def choice(self, protocol: Protocol) -> RowChoice | None:
+        most = self.most_confident
+        return None if most is None else RowChoice(most, "content", protocol.min_confidence)
 
     @property
     def modes(self) -> tuple[str, ...]:

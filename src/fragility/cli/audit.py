@@ -95,7 +95,7 @@ def audit(
         option(
             "--modes/--no-modes",
             "Say what the failure modes of the protocol cost every prediction (evidence that is lost, wrong, noisy), "
-            "or none. Without either, at most 2,000 confident predictions, chosen by their digests.",
+            "or none. Without either, at most 2,000 confident predictions, drawn by their content.",
         ),
     ] = None,
     intervals: Annotated[
@@ -103,7 +103,7 @@ def audit(
         option(
             "--intervals all|N",
             "Say how far each value of a prediction may move before the decision flips: of all predictions, or of at "
-            "most N confident ones, chosen by their digests.",
+            "most N confident ones, the most exposed first.",
         ),
     ] = None,
     by: opt.ByColumns = None,

@@ -63,8 +63,9 @@ def describe_assessed(audit: AuditNumbers, found: ModesNumbers) -> str:
     if found.most_confident is None:
         return f"Assessed: {which}."
     rule = (
-        f"This audit assesses at most {found.most_confident:,} predictions that are at least 90% confident: those with "
-        "the smallest row digests, which nobody can choose and which are as good as drawn at random."
+        f"This audit assesses at most {found.most_confident:,} predictions that are at least "
+        f"{write_percent(audit.protocol.min_confidence)} confident, drawn by a hash of their content, "
+        "which is as good as at random."
     )
     if found.rows < total:
         which = (

@@ -220,7 +220,7 @@ def describe_baselines(found: Dependence) -> list[str]:
         if one.artificial and one.name not in agreeing
     ]
     return [
-        "The same confident predictions, chosen by a hash of their ids, under every baseline that the model admits. "
+        "The same confident predictions, drawn by a hash of their content, under every baseline that the model admits. "
         f"{_end_sentence(found.sentence)}",
         f"{describe_under_all(len(every), found.rows, names)}{shown}.{rest}",
         *map(_end_sentence, artificial),

@@ -50,6 +50,7 @@ class ProtocolFacts:
     decision: str | None
     resolution: float
     smoothing: float
+    min_confidence: float
     exposure_weights: tuple[float, float, float]
     training_rows: int
     digest: str
@@ -263,7 +264,7 @@ class ModesNumbers:
     """What the failure modes of an audit cost a set of predictions, as far as they were assessed."""
 
     rows: int  # predictions assessed; all counts are of these
-    most_confident: int | None  # how many confident rows were assessed at most, by digest; None: every row was
+    most_confident: int | None  # how many confident rows were assessed at most, by content; None: every row was
     modes: tuple[ModeNumbers, ...]  # none where no row of the set was assessed
 
 

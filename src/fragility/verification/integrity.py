@@ -6,9 +6,10 @@ Every part is read once. Of its rows only digests and keys of ids are kept.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, Sequence
+from collections import Counter
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from fragility.arrays import Integers
+from fragility.arrays import Floats, Integers
 from fragility.auditing.lattice import LATTICE_ENGINES, largest_size
 from fragility.auditing.modes import units_by_mode
 from fragility.certificates import Audit, Claims, LatticeDeclaration, Manifest, open_audit
-from fragility.certificates.blocks import BlockDeclaration, choose_confident
+from fragility.certificates.blocks import BlockDeclaration
+from fragility.certificates.choice import CLAIMS_TO_CHOOSE, RowChoice
 from fragility.certificates.claims import (
     context_digest,
     contradictions,
@@ -28,7 +30,7 @@ from fragility.certificates.claims import (
     digest_text,
     row_digests,
 )
-from fragility.certificates.dependence import COMPARED_CLAIMS, check_comparison, rows_to_compare
+from fragility.certificates.dependence import COMPARED_CLAIMS, check_comparison, choose_compared
 from fragility.certificates.intervals import (
     IntervalsDeclaration,
     check_intervals_declaration,
@@ -38,13 +40,11 @@ from fragility.certificates.intervals import (
     intervals_digests,
 )
 from fragility.certificates.lattice import (
-    RANKED,
     check_declaration,
     lattice_claims_of,
     lattice_context,
     lattice_contradictions,
     lattice_digests,
-    most_exposed,
     seed_of,
 )
 from fragility.certificates.manifest import check_words, identical, is_digest
@@ -77,6 +77,7 @@ class LoadedAudit:
 
     audit: Audit
     keys: npt.NDArray[np.bytes_]  # (n,) of the ids
+    confidence: Floats  # (n,)
     digests: bytearray  # 32 bytes per row: recomputed from the claims, or as stated where those are a summary
     wrong_digests: tuple[Difference, ...]
     block_digests: dict[str, bytearray]  # the same of each block that is there
@@ -132,7 +133,7 @@ def _check_declarations(manifest: Manifest, protocol: Protocol) -> None:
 
 def _read_rows(audit: Audit) -> LoadedAudit:
     """Read every part once: its claims must have the format's types and contradict nothing, its digests are noted."""
-    keys: list[npt.NDArray[np.bytes_]] = []
+    keys, confidence = list[npt.NDArray[np.bytes_]](), list[Floats]()
     digests, wrong_digests, wrong, count = bytearray(), list[Difference](), list[str](), 0
     blocks = {name: bytearray() for name in audit.blocks}  # digests
     expected = ExpectedRows.of(audit)
@@ -147,10 +148,11 @@ def _read_rows(audit: Audit) -> LoadedAudit:
         count += len(bad)
         wrong += [f"{name} of row {claims.ids[i]}" for i, name in bad[: 5 - len(wrong)]]
         keys.append(id_keys(claims.ids))
+        confidence.append(claims.confidence)
         own, others = _digests_of(table, claims, audit)
         digests += own
         wrong_digests += [*differing, *others][: MAX_KEPT - len(wrong_digests)]
-    loaded = LoadedAudit(audit, np.concatenate(keys), digests, tuple(wrong_digests), blocks)
+    loaded = LoadedAudit(audit, np.concatenate(keys), np.concatenate(confidence), digests, tuple(wrong_digests), blocks)
     _check_counts(loaded)
     if count:
         raise CertificateError(f"{count} claims contradict the other claims of their rows: {', '.join(wrong)}")
@@ -160,55 +162,71 @@ def _read_rows(audit: Audit) -> LoadedAudit:
 
 @dataclass
 class ExpectedRows:
-    """The rows that a block of some rows must cover, chosen among those of all parts read so far."""
+    """The rows that a block of some rows may cover, kept from all parts read so far."""
 
     audit: Audit
-    choices: dict[str, Callable[[pa.Table], Integers]]  # by what is made of the rows
+    choices: dict[str, RowChoice]  # by what is made of the rows
+    covered: dict[str, list[Hashable]]
     rows: dict[str, pa.Table] = field(default_factory=dict)
+    confident: Counter[str] = field(default_factory=Counter)
 
     @classmethod
     def of(cls, audit: Audit) -> ExpectedRows:
-        """Return the choices of an audit; none has been made yet."""
-        choices: dict[str, Callable[[pa.Table], Integers]] = {}
-        lattice = audit.lattice_declaration
-        if lattice is not None and lattice.most_exposed is not None:
-            choices["searched"] = partial(most_exposed, count=lattice.most_exposed)
-        for name, declared in audit.manifest.beside.items():
-            if declared.most_confident is not None:
-                choices[name] = partial(choose_confident, count=declared.most_confident)
-        if audit.manifest.baselines is not None:
-            choices["baselines"] = _choose_compared
-        return cls(audit, choices)
+        """Return the choices of an audit; no row is kept yet."""
+        choices = choices_of(audit)
+        return cls(audit, choices, {name: covered_by(audit, name) for name in choices})
 
     def add(self, table: pa.Table) -> None:
-        """Choose among the rows of another part, too."""
-        for name, choose in self.choices.items():
+        """Keep rows of another part, too."""
+        for name, choice in self.choices.items():
             rows = table.select(EXPECTED_CLAIMS)
             block = self.audit.blocks.get("lattice" if name == "searched" else name)
             if self.audit.manifest.is_selection and block is not None:  # what else was chosen is not known any more
                 rows = rows.filter(pa.array(block.covered(table)))
+            self.confident[name] += len(choice.find_confident(rows))
             rows = pa.concat_tables([self.rows[name], rows]) if name in self.rows else rows
-            self.rows[name] = rows.take(pa.array(choose(rows)))
+            self.rows[name] = choice.keep_candidates(rows, set(self.covered[name]))
 
     def check(self) -> None:
         """Refuse an audit whose blocks cover other rows."""
-        audit = self.audit
-        if "searched" in self.rows:
-            which = "the rows searched are not the most exposed confident ones of this audit"
-            _check_covered(which, audit.searched_ids, self.rows["searched"])
-        for name, declared in audit.manifest.beside.items():
-            if name in self.rows:
-                which = f"the {declared.form.rows} are not the confident ones with the smallest digests"
-                _check_covered(which, audit.ids_of_block(name), self.rows[name])
-        if "baselines" in self.rows:
-            _check_comparison(audit, self.rows["baselines"])
+        audit, whole = self.audit, not self.audit.manifest.is_selection
+        for name, choice in self.choices.items():
+            if name not in self.rows:
+                continue
+            if name == "baselines":
+                _check_comparison(audit, self.rows[name], self.confident[name])
+                continue
+            fault = choice.find_fault(self.rows[name], self.confident[name], self.covered[name], whole=whole)
+            if fault is not None:
+                raise CertificateError(f"{describe_choice(audit, name, choice)}: {fault}")
 
 
-EXPECTED_CLAIMS = list(dict.fromkeys(("id", *RANKED, *COMPARED_CLAIMS)))
+EXPECTED_CLAIMS = list(dict.fromkeys((*CLAIMS_TO_CHOOSE, *COMPARED_CLAIMS)))
 
 
-def _choose_compared(rows: pa.Table) -> Integers:
-    return rows_to_compare(rows.column("id").to_pylist(), rows.column("confidence").to_numpy())
+def choices_of(audit: Audit) -> dict[str, RowChoice]:
+    """Return which rows each block covers that does not cover all: searched, modes, intervals, baselines."""
+    lattice, found = audit.lattice_declaration, dict[str, RowChoice | None]()
+    found["searched"] = None if lattice is None else lattice.choice(audit.protocol)
+    found |= {name: declared.choice(audit.protocol) for name, declared in audit.manifest.beside.items()}
+    found["baselines"] = None if audit.manifest.baselines is None else choose_compared(audit.protocol)
+    return {name: choice for name, choice in found.items() if choice is not None}
+
+
+def covered_by(audit: Audit, name: str) -> list[Hashable]:
+    """Return the ids of the rows that a block covers, in its order."""
+    if name == "baselines":
+        return [] if audit.baselines is None else list(audit.baselines.ids)
+    return audit.searched_ids if name == "searched" else audit.ids_of_block(name)
+
+
+def describe_choice(audit: Audit, name: str, choice: RowChoice) -> str:
+    """Return the beginning of the sentence that a block covers other rows than those declared."""
+    noun = {"searched": "rows searched", "baselines": "rows compared under other baselines"}.get(name)
+    noun = noun or audit.manifest.beside[name].form.rows
+    if choice.by == "exposure":
+        return f"the {noun} are not the most exposed confident ones of this audit"
+    return f"the {noun} are not the confident ones of this audit that their content chooses"
 
 
 def _check_counts(loaded: LoadedAudit) -> None:
@@ -221,28 +239,13 @@ def _check_counts(loaded: LoadedAudit) -> None:
         raise CertificateError("the table names a row twice")
 
 
-def _check_covered(which: str, covered: list[Hashable], expected: pa.Table) -> None:
-    """Refuse an audit in which a block covers other rows than those that the format chooses."""
-    wanted = expected.column("id").to_pylist()
-    if covered == wanted:
-        return
-    missing = next((own for own in wanted if own not in set(covered)), None)
-    if len(covered) > len(wanted):
-        told = f"with {len(covered)} rows instead of {len(wanted)}"
-    elif missing is None and len(covered) == len(wanted):
-        told = "in another order"
-    else:
-        told = f"without row {missing!r}"
-    raise CertificateError(f"{which}: {told}")
-
-
-def _check_comparison(audit: Audit, expected: pa.Table) -> None:
+def _check_comparison(audit: Audit, expected: pa.Table, confident: int) -> None:
     """Refuse a comparison of baselines that is not that of these rows, or whose figures are not those of its table."""
     if audit.manifest.is_selection:
         raise CertificateError("the manifest compares the baselines of an audit, of which only a selection is here")
     if audit.baselines is None:
         raise CertificateError("the manifest speaks of other baselines, but their comparison is not here")
-    check_comparison(audit.baselines, expected, audit.protocol)
+    check_comparison(audit.baselines, expected, audit.protocol, confident)
     for name, value in audit.baselines.section().items():
         stated = getattr(audit.manifest.baselines, name)
         if not identical(stated, value):

@@ -8,7 +8,7 @@ Checks, in this order, each reported whether or not an earlier one failed:
 3. protocol      the protocol is the one the manifest names
 4. model         the model given is the one audited, and described as it is; where the protocol names baselines that it
                  does not admit, it is asked
-5. input         the rows given are the ones audited
+5. input         the rows given are the ones audited; where a block covers rows drawn by their content, it covers these
 6. recomputation every claim, or those of a random sample of rows, recomputed through the black-box engine
 7. lattice       where there is a lattice block: the same rows searched again as it declares, every set put to the
                  model, and the model asked about smaller sets as far as that is affordable
@@ -32,8 +32,9 @@ import numpy as np
 import pyarrow as pa
 
 from fragility.arrays import Booleans, Integers
-from fragility.auditing.certifying import input_row_digests
+from fragility.auditing.certifying import content_keys, input_row_digests
 from fragility.certificates import Audit
+from fragility.certificates.choice import compare_ids, with_content
 from fragility.certificates.claims import digest_text
 from fragility.certificates.parts import PART_ROWS
 from fragility.engines.choice import never_reads
@@ -41,7 +42,7 @@ from fragility.errors import Advice, FragilityError, ProtocolError, Verification
 from fragility.evidence import EvidenceRows
 from fragility.evidence.agreement import with_ties_settled
 from fragility.evidence.baselines import find_admitted
-from fragility.ids import IdSpan, say_other_rows
+from fragility.ids import IdSpan, id_text, say_other_rows
 from fragility.merkle import packed_root
 from fragility.models import Model
 from fragility.progress import Report, progress_bar
@@ -52,6 +53,9 @@ from fragility.verification.integrity import (
     check_digests,
     check_equality,
     check_protocol,
+    choices_of,
+    covered_by,
+    describe_choice,
     load_audit,
 )
 from fragility.verification.intervals import IntervalsRecheck
@@ -140,7 +144,9 @@ def verify(
     checks += [_check_refused(found.admitted)] if found.admitted else []
     if all(check.passed for check in checks) and not found.matched.all():
         raise VerificationError(*_say_other_rows(loaded, found))
-    checks += [_check_input(loaded, found), found.claims.check()]
+    checks += [_check_input(loaded, found)]
+    checks += [found.content.check()] if found.content.choices else []
+    checks += [found.claims.check()]
     if found.claims.rows:
         checks += [found.lattice.check()] if loaded.audit.manifest.lattice is not None else []
         checks += [found.modes.check()] if loaded.audit.manifest.modes is not None else []
@@ -197,6 +203,7 @@ class Recomputation:
         self.admitted: dict[str, bool | None] = {}  # of the baselines said to be refused; None where it cannot be told
         self.claims, self.lattice, self.baselines = ClaimRecheck(audit), LatticeRecheck(audit), BaselineRecheck(audit)
         self.modes, self.intervals = ModesRecheck(audit), IntervalsRecheck(audit)
+        self.content = ContentRecheck(loaded)
 
     def run(self, given: GivenRows, chosen: Booleans, report: Report | None) -> None:
         """Recompute the chosen certificates, part by part."""
@@ -214,6 +221,7 @@ class Recomputation:
             if self.matched[positions[known]].any():
                 raise VerificationError("the rows given name an id twice; every row needs its own")
             self.matched[positions[known]] = True
+            self.content.add(rows, positions)
             digests = input_row_digests(rows)
             self.input_digests += b"".join(
                 digest
@@ -240,6 +248,40 @@ class Recomputation:
         self.modes.confirm(table, mine)
         self.intervals.confirm(table, mine)
         self.baselines.confirm(claims, mine)
+
+
+class ContentRecheck:
+    """The rows that blocks must cover where content decides, chosen again among the rows given."""
+
+    def __init__(self, loaded: LoadedAudit) -> None:
+        self.loaded, audit = loaded, loaded.audit
+        by_content = {name: choice for name, choice in choices_of(audit).items() if choice.by == "content"}
+        self.choices = {} if audit.manifest.is_selection else by_content  # what else was chosen is not known any more
+        self.rows: dict[str, pa.Table] = {}
+
+    def add(self, rows: EvidenceRows, positions: Integers) -> None:
+        """Choose among further rows, too; positions: where their certificates stand, -1 for none."""
+        if not self.choices:
+            return
+        known = np.flatnonzero(positions >= 0)
+        few = rows.take(known.tolist())
+        # Whole numbers and texts would be different types in parts of one table.
+        ids, confidence = pa.array(map(id_text, few.ids), type=pa.string()), self.loaded.confidence[positions[known]]
+        table = pa.table({"id": ids, "confidence": confidence, "exposure": np.zeros(len(known))})
+        table = with_content(table, content_keys(few))
+        for name, choice in self.choices.items():
+            own = pa.concat_tables([self.rows[name], table]) if name in self.rows else table
+            self.rows[name] = own.take(pa.array(choice.choose(own)))
+
+    def check(self) -> Check:
+        """Return the outcome, when all rows were given."""
+        audit = self.loaded.audit
+        for name, choice in self.choices.items():
+            expected = self.rows[name].column("id").to_pylist() if name in self.rows else []
+            fault = compare_ids([id_text(own) for own in covered_by(audit, name)], expected)
+            if fault is not None:
+                return Check("choice", False, f"{describe_choice(audit, name, choice)}: {fault}")
+        return Check("choice", True, f"content chooses the rows of: {', '.join(self.choices)}")
 
 
 def _check_model(loaded: LoadedAudit, model: Model, impossible: str | None = None) -> Check:

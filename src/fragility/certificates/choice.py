@@ -1,0 +1,114 @@
+"""Which rows a block covers that does not cover all of them: one rule for every block.
+
+Of the confident rows, a declared number at most:
+
+    exposure   those with the largest exposure; equal ones by the hashes of their ids
+    content    those whose raw values have the smallest hashes; equal ones, which are copies, by the hashes of their ids
+
+The first are the rows that people ask about. The second are as good as drawn at random. Neither their certificates nor
+their ids take part in it, so an author cannot try digests until the choice suits him: he would have to change the rows.
+A reader without the rows cannot repeat that choice, and checks what follows from the certificates alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence, Set
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from fragility.arrays import Integers
+from fragility.ids import id_keys
+
+CONTENT = "content"  # a column of 16 bytes per row, by which rows are chosen where they are at hand
+CLAIMS_TO_CHOOSE = ("id", "confidence", "exposure")
+CONTENT_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class RowChoice:
+    """So many of the confident rows, at most."""
+
+    count: int
+    by: Literal["exposure", "content"]
+    min_confidence: float
+
+    def choose(self, table: pa.Table) -> Integers:
+        """Return the positions of the chosen rows, in the order in which the block lists them.
+
+        table: the columns CLAIMS_TO_CHOOSE of all rows of an audit, or of those that may be chosen; and CONTENT, where
+        that decides.
+        """
+        places = self.find_confident(table)
+        if self.by == "exposure":
+            exposure = table.column("exposure").to_numpy()
+            if len(places) > self.count:
+                own = exposure[places]
+                places = places[own >= np.partition(own, -self.count)[-self.count]]
+            return places[np.lexsort((_id_keys(table, places), -exposure[places]))[: self.count]]
+        content = (
+            table.column(CONTENT).take(pa.array(places)).to_numpy(zero_copy_only=False).astype(f"S{CONTENT_BYTES}")
+        )
+        places = places[np.lexsort((_id_keys(table, places), content))[: self.count]]
+        return self.sort_by_id(table, places)
+
+    def order(self, table: pa.Table) -> Integers:
+        """Return the positions of rows that were chosen, in the order in which the block lists them."""
+        places = np.arange(len(table))
+        if self.by == "content":
+            return self.sort_by_id(table, places)
+        return np.lexsort((_id_keys(table, places), -table.column("exposure").to_numpy()))
+
+    def find_confident(self, table: pa.Table) -> Integers:
+        """Return the positions of the confident rows."""
+        return np.flatnonzero(table.column("confidence").to_numpy() >= self.min_confidence)
+
+    def sort_by_id(self, table: pa.Table, places: Integers) -> Integers:
+        """Return positions in the order of the hashes of the rows' ids."""
+        return places[np.argsort(_id_keys(table, places), kind="stable")]
+
+    def keep_candidates(self, table: pa.Table, covered: Set[Hashable]) -> pa.Table:
+        """Return the rows that decide whether a block may cover these: the chosen ones, or those covered."""
+        if self.by == "exposure":
+            return table.take(pa.array(self.choose(table)))
+        confident = self.find_confident(table)
+        ids = table.column("id").take(pa.array(confident)).to_pylist()
+        places = confident[np.fromiter((own in covered for own in ids), dtype=bool, count=len(ids))]
+        return table.take(pa.array(self.sort_by_id(table, places)))
+
+    def find_fault(
+        self, candidates: pa.Table, confident: int, covered: Sequence[Hashable], *, whole: bool = True
+    ) -> str | None:
+        """Return why a block cannot cover these rows, by what certificates alone say; None if it may.
+
+        candidates: kept from all rows of an audit, of which so many are confident. whole: whether these are all rows of
+        the audit, and not a selection of them.
+        """
+        most = min(self.count, confident)
+        if self.by == "content" and len(covered) != most and (whole or len(covered) > most):
+            return f"with {len(covered)} rows instead of {most}"
+        return compare_ids(covered, candidates.column("id").to_pylist())
+
+
+def compare_ids(covered: Sequence[Hashable], expected: Sequence[Hashable]) -> str | None:
+    """Return how the rows that a block covers differ from those expected; None if they are the same."""
+    if list(covered) == list(expected):
+        return None
+    missing = [own for own in expected if own not in set(covered)]
+    if len(covered) > len(expected):
+        return f"with {len(covered)} rows instead of {len(expected)}"
+    if not missing and len(covered) == len(expected):
+        return "in another order"
+    return f"without row {missing[0]!r}" if missing else f"with {len(covered)} rows instead of {len(expected)}"
+
+
+def with_content(table: pa.Table, keys: Sequence[bytes]) -> pa.Table:
+    """Return a table of claims with the column by which rows are chosen."""
+    return table.append_column(CONTENT, pa.array(keys, type=pa.binary(CONTENT_BYTES)))
+
+
+def _id_keys(table: pa.Table, places: Integers) -> npt.NDArray[np.bytes_]:
+    return id_keys(table.column("id").take(pa.array(places)).to_pylist())
