@@ -28,6 +28,7 @@ except ImportError:  # Windows: no advisory locks; two writers must not share a 
     fcntl = None  # type: ignore[assignment]
 
 PART_NAME = re.compile(r"\.fragility-[0-9a-f]{16}\.part(\.\w*)?")
+PRIVATE = 0o600  # of files that hold people's values
 LOCK_NAME = ".fragility.lock"
 LOCK_PATIENCE = 60.0  # seconds to wait for another writer of the same folder
 LOCK_POLL = 0.02
@@ -107,9 +108,11 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
     write_bytes(path, text.encode("utf-8"))
 
 
-def write_bytes(path: str | os.PathLike[str], data: bytes, *, own: str | None = None) -> None:
-    """Write a file, whole or not at all; ``own`` as in ``replacing``."""
+def write_bytes(path: str | os.PathLike[str], data: bytes, *, own: str | None = None, private: bool = False) -> None:
+    """Write a file, whole or not at all; ``own`` as in ``replacing``. private: only its owner may read it."""
     with replacing(path, own=own) as part:
+        if private:
+            part.chmod(PRIVATE)
         part.write_bytes(data)
 
 
@@ -179,6 +182,30 @@ def exclusive(folder: Path, *, patience: float | None = None) -> Iterator[bool]:
     finally:
         path.unlink(missing_ok=True)
         os.close(handle)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock of a file or folder that is there; BlockingIOError if another process holds it.
+
+    Unlike a lock file, it cannot be removed without what it protects. Where there are no locks, nothing is held.
+    """
+    if fcntl is None:
+        yield
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        if _lock(handle, wait=False) is False:
+            raise BlockingIOError(errno.EWOULDBLOCK, "another process is writing there; wait for it to end")
+        yield
+    finally:
+        os.close(handle)
+
+
+def lock_open(handle: int) -> None:
+    """Hold the lock of an open file until it is closed; BlockingIOError if another process holds it."""
+    if fcntl is not None and _lock(handle, wait=False) is False:
+        raise BlockingIOError(errno.EWOULDBLOCK, "another process is writing there; wait for it to end")
 
 
 def _lock(handle: int, *, wait: bool) -> bool | None:

@@ -491,18 +491,128 @@ def test_rows_are_not_acknowledged_into_a_log_that_was_removed_or_moved(case, tm
     log = open_log(case, tmp_path / "log")
     log.append(entry(case, slice(0, 2)))
     (tmp_path / "log").rename(tmp_path / "moved")
-    log.append(entry(case, slice(2, 3)))  # to the file that was moved, which keeps it
-    with pytest.raises(CertificateError, match=r"cannot seal the log .*: No such file or directory"):
-        log.seal()
-    with pytest.raises(JournalError, match=r"cannot write to the log .*: No such file or directory"):
-        log.append(entry(case, slice(3, 4)))
+    with pytest.raises(JournalError, match=r"journal was moved or replaced while rows were pending in it; restart the"):
+        log.append(entry(case, slice(2, 3)))
+    assert log.is_broken and log.seal() == 0
     (tmp_path / "log").mkdir()
-    with pytest.raises(JournalError, match=r"log was moved or replaced while it was open; restart the server"):
-        log.append(entry(case, slice(3, 4)))
-    assert list((tmp_path / "log").iterdir()) == [] and "was moved or replaced" in log.find_fault()
+    with pytest.raises(JournalError, match=r"an earlier write to .*journal failed; restart the server when the disk"):
+        log.append(entry(case, slice(2, 3)))
+    assert list((tmp_path / "log").iterdir()) == [] and log.find_fault() is not None
     kill(log)
     open_log(case, tmp_path / "moved").close()
-    check_whole(case, tmp_path / "moved", 3)
+    check_whole(case, tmp_path / "moved", 2)
+
+
+def copy_in_place(folder: Path) -> Path:
+    """Move a folder away and put a copy of it in its place; return where it is now."""
+    moved = folder.with_name("moved")
+    folder.rename(moved)
+    shutil.copytree(moved, folder)
+    return moved
+
+
+def replace_journal(folder: Path) -> None:
+    (journal,) = folder.glob("pending/*/*.journal")
+    data = journal.read_bytes()
+    journal.rename(folder / "kept")
+    journal.write_bytes(data)
+
+
+DISTURBANCES = {
+    "a copy in its place": copy_in_place,
+    "pending moved": lambda folder: (folder / "pending").rename(folder.parent / "elsewhere"),
+    "a copy of pending": lambda folder: copy_in_place(folder / "pending"),
+    "a copy of audits": lambda folder: copy_in_place(folder / "audits"),
+    "journal renamed": lambda folder: next(folder.glob("pending/*/*.journal")).rename(folder / "kept"),
+    "journal replaced": replace_journal,
+    "journal truncated": lambda folder: os.truncate(next(folder.glob("pending/*/*.journal")), 40),
+    "journal emptied": lambda folder: os.truncate(next(folder.glob("pending/*/*.journal")), 0),
+}
+
+
+@pytest.mark.skipif(os.name != "posix", reason="open files cannot be moved there")
+@pytest.mark.parametrize("how", DISTURBANCES)
+def test_no_row_is_acknowledged_once_its_place_was_disturbed(case, tmp_path, how) -> None:
+    """Whatever was done to the files, an append after it is no acknowledgement, and nothing is sealed there."""
+    folder = tmp_path / "log"
+    log = open_log(case, folder)
+    log.append(entry(case, slice(0, 2)))
+    assert log.find_fault() is None
+    DISTURBANCES[how](folder)
+    assert "restart the server" in log.find_fault() or "No such file" in log.find_fault()
+    for _ in range(2):
+        with pytest.raises(JournalError, match=r"restart the server|No such file or directory"):
+            log.append(entry(case, slice(2, 3)))
+    assert log.rows_logged == 2 and log.find_request("L602") is None
+    try:
+        assert log.seal() == 0
+    except CertificateError as error:
+        assert "No such file" in str(error) or "restart the server" in str(error)
+    kill(log)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="open files cannot be moved there")
+def test_a_copy_is_not_sealed_instead_of_the_journal(case, tmp_path) -> None:
+    """Rows that were acknowledged after the copy was made are not in it."""
+    folder = tmp_path / "log"
+    log = open_log(case, folder)
+    log.append(entry(case, slice(0, 2)))
+    shutil.copytree(folder / "pending", tmp_path / "copy")
+    log.append(entry(case, slice(2, 4)))
+    (folder / "pending" / "000001").rename(tmp_path / "away")
+    shutil.copytree(tmp_path / "copy" / "000001", folder / "pending" / "000001")
+    with pytest.raises(CertificateError, match=r"journal was moved or replaced while rows were pending in it; restart"):
+        log.seal()
+    assert not list_audits(folder)
+    kill(log)
+    shutil.rmtree(folder / "pending" / "000001")
+    (tmp_path / "away").rename(folder / "pending" / "000001")
+    open_log(case, folder).close()
+    check_whole(case, folder, 4)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="locked files cannot be removed there")
+@pytest.mark.parametrize("pending", [True, False])
+def test_a_second_server_is_refused_though_the_lock_file_was_removed(case, tmp_path, pending) -> None:
+    folder = tmp_path / "log"
+    log = open_log(case, folder)
+    if pending:
+        log.append(entry(case, slice(0, 3)))
+    (folder / ".fragility.lock").unlink()
+    with pytest.raises(CertificateError, match=r"another server is writing to .*log; stop it first, or give"):
+        open_log(case, folder)
+    log.append(entry(case, slice(3, 5) if pending else slice(0, 5)))
+    log.close()
+    check_whole(case, folder, 5)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="locked files cannot be removed there")
+def test_a_live_journal_is_not_sealed_by_another_server(case, tmp_path) -> None:
+    """Even where the folder can no longer be held, as when it was copied back over itself."""
+    folder = tmp_path / "log"
+    log = open_log(case, folder)
+    log.append(entry(case, slice(0, 3)))
+    pending = folder / "pending"
+    copy = tmp_path / "other"
+    shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("*.journal", ".fragility.lock"))
+    (journal,) = pending.glob("*/*.journal")
+    os.link(journal, copy / journal.relative_to(folder))
+    with pytest.raises(CertificateError, match=r"another server is writing to .*other; stop it first"):
+        open_log(case, copy)
+    log.append(entry(case, slice(3, 4)))
+    log.close()
+    check_whole(case, folder, 4)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="there are no such permissions there")
+def test_only_the_owner_may_read_rows(case, tmp_path) -> None:
+    with open_log(case, tmp_path / "log") as log:
+        log.append(entry(case, slice(0, 2)))
+        log.seal()
+        log.append(entry(case, slice(2, 3)))
+        kinds = [tmp_path.glob(f"log/{kind}/*/*") for kind in ("rows", "events")]
+        files = [*(path for kind in kinds for path in kind), *tmp_path.glob("log/pending/*/*.journal")]
+        assert len(files) == 3 and {path.stat().st_mode & 0o777 for path in files} == {0o600}
 
 
 def test_a_missing_journal_is_not_skipped(case, tmp_path, monkeypatch) -> None:
@@ -514,7 +624,7 @@ def test_a_missing_journal_is_not_skipped(case, tmp_path, monkeypatch) -> None:
             log.append(entry(case, slice(place, place + 1)))
             with pytest.raises(ZeroDivisionError):
                 log.seal()
-            log._closed.clear()  # so that the next one gets a journal of its own
+            log._closed.pop()[-1].close()  # so that the next one gets a journal of its own
     kill(log)
     first = folder / "pending" / "000001" / "part-00000.journal"
     first.rename(tmp_path / "kept")

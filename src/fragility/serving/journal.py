@@ -11,6 +11,9 @@
 An append returns when its record is on the disk. A kill can therefore tear the last record only: reading ends there,
 and the rows of that record were never acknowledged. A broken record with a whole one behind it cannot come from a kill
 and is refused. The salt keeps a payload from containing what looks like a record.
+
+The file is locked for as long as a server may append to it or has not sealed it. Each append looks whether the file is
+still the one of its name, and as long as it should be; if it is not, nothing more is acknowledged.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fragility.errors import CertificateError
-from fragility.files import force_to_disk
+from fragility.files import PRIVATE, force_to_disk, lock_open
 
 MAGIC = b"\x89fragjr\n"
 SALT_BYTES = 16
@@ -36,16 +39,19 @@ class JournalError(CertificateError):
 
 
 class Journal:
-    """The journal that a log appends to; it is created here."""
+    """The journal that a log appends to; it is created here, and locked until it is closed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._salt = secrets.token_bytes(SALT_BYTES)
-        self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+        # Appending: after a truncation the file is shorter than it should be, and has no hole that looks like rows.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | getattr(os, "O_BINARY", 0)
+        self._handle: int | None = os.open(path, flags, PRIVATE)
         self._size = 0  # bytes that are whole and on the disk
-        self.is_broken = False  # whether a record that was not acknowledged may be on the disk
+        self.is_broken = False  # whether nothing can be appended any more
         try:
-            self._write(MAGIC + self._salt)
+            lock_open(self._handle)
+            self._write(self._handle, MAGIC + self._salt)
             force_to_disk(path.parent)
         except BaseException:
             self.close()
@@ -53,34 +59,63 @@ class Journal:
             raise
 
     def append(self, payload: bytes) -> None:
-        """Write a record, and return when it is on the disk; after an error it is not there."""
-        if self.is_broken:
-            raise JournalError(f"an earlier write to {self.path} failed; restart the server when the disk is in order")
+        """Write a record, and return when it is on the disk; after an error it is not acknowledged."""
+        self.check()
+        handle = self._handle
+        assert handle is not None
         digest = _hash_record(self._salt, self._size, payload)
         try:
-            self._write(HEAD.pack(MAGIC, len(payload), digest) + payload)
-            if os.fstat(self._handle).st_nlink == 0:
-                self.is_broken = True
-                raise JournalError(f"{self.path} was removed while rows were pending in it; restart the server")
+            self._write(handle, HEAD.pack(MAGIC, len(payload), digest) + payload)
         except OSError as error:
             # Whether the record is whole on the disk is not known. Its rows may be sent again, so it must not stay.
             try:
-                os.ftruncate(self._handle, self._size)
-                os.lseek(self._handle, self._size, os.SEEK_SET)
-                os.fsync(self._handle)
+                os.ftruncate(handle, self._size)
+                os.fsync(handle)
             except OSError:
                 self.is_broken = True
             raise JournalError(f"cannot write to {self.path}: {error.strerror or error}") from error
+        self.check()
 
-    def _write(self, data: bytes) -> None:
+    def check(self) -> None:
+        """Refuse a file that is not the one of its name any more, or has lost rows."""
+        if self.is_broken or self._handle is None:
+            raise JournalError(f"an earlier write to {self.path} failed; restart the server when the disk is in order")
+        fault = self.find_fault()
+        if fault is None and os.fstat(self._handle).st_size != self._size:
+            fault = f"{self.path} was changed while rows were pending in it; restart the server"
+        if fault is not None:
+            self.is_broken = True
+            raise JournalError(fault)
+
+    def find_fault(self) -> str | None:
+        """Return why its rows are not where they should be; None if they are."""
+        if self._handle is None:
+            return None
+        here = os.fstat(self._handle)
+        try:
+            there = os.stat(self.path, follow_symlinks=False)
+        except OSError:
+            there = None
+        if here.st_nlink == 0:
+            return f"{self.path} was removed while rows were pending in it; restart the server"
+        if there is None or not os.path.samestat(here, there):
+            return f"{self.path} was moved or replaced while rows were pending in it; restart the server"
+        if here.st_size < self._size:
+            return f"{self.path} was truncated while rows were pending in it; restart the server"
+        return None
+
+    def _write(self, handle: int, data: bytes) -> None:
         view = memoryview(data)
         while view:
-            view = view[os.write(self._handle, view) :]
-        getattr(os, "fdatasync", os.fsync)(self._handle)
+            view = view[os.write(handle, view) :]
+        getattr(os, "fdatasync", os.fsync)(handle)
         self._size += len(data)
 
     def close(self) -> None:
-        os.close(self._handle)
+        """Let go of the file and its lock."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            os.close(handle)
 
 
 def read_journal(path: Path) -> Iterator[bytes]:

@@ -21,7 +21,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -33,7 +33,7 @@ import pyarrow.compute as pc
 from fragility.certificates.folder import MANIFEST_FILE, read_manifest, read_protocol
 from fragility.certificates.manifest import Manifest
 from fragility.errors import CertificateError, FragilityError
-from fragility.files import exclusive, read_json, sweep_parts, write_text
+from fragility.files import exclusive, locked, read_json, sweep_parts, write_text
 from fragility.protocol import Protocol
 from fragility.serving.entries import LogEntry, LogSchemas
 from fragility.serving.journal import Journal, JournalError
@@ -79,8 +79,8 @@ class ServingLog:
     def __init__(self, folder: Path, protocol: Protocol, manifest: Manifest, rules: SealingRules) -> None:
         self.folder, self.protocol, self.rules = folder, protocol, rules
         self.manifest = empty_manifest(manifest)
-        self._held = ExitStack()  # the lock
-        self._folder_state: os.stat_result | None = None  # tells whether the folder is still the one that was opened
+        self._held = ExitStack()  # the locks
+        self._places: dict[Path, os.stat_result] = {}  # tell whether the folders are still those that were opened
         self._is_closed = False
         self._appending, self._sealing = threading.Lock(), threading.Lock()
         self._journal: Journal | None = None
@@ -88,7 +88,7 @@ class ServingLog:
         self._ids: dict[str, str] = {}  # of that audit: its ids, and the digests of requests whose clients chose them
         self._pending, self._since = 0, 0.0  # rows in the journal, and when the first of them came
         self._failed = float("-inf"), ""  # when a write failed last, and why
-        self._closed: deque[tuple[int, int]] = deque()  # audits and places of journals to seal
+        self._closed: deque[tuple[int, int, Journal]] = deque()  # audits and places of journals to seal
         self._audit: SealedAudit | None = None  # that was sealed last
         # Since the log was opened: rows of an earlier process that were sealed, rows appended, and rows sealed.
         self.rows_recovered, self.rows_logged, self.rows_sealed = 0, 0, 0
@@ -115,9 +115,10 @@ class ServingLog:
         try:
             make_folder(log.folder)
             log._held.enter_context(_hold(log.folder))
-            log._folder_state = os.stat(log.folder)
-            for name in FOLDERS:
-                make_folder(log.folder / name)
+            log._held.callback(log._let_go)
+            for folder_of in (log.folder, *(log.folder / name for name in FOLDERS)):
+                make_folder(folder_of)
+                log._places[folder_of] = os.stat(folder_of)
             log._recover()
             log._describe()
             log._continue()
@@ -149,7 +150,8 @@ class ServingLog:
                 protocol, manifest = _read_begun(place)
                 audit = SealedAudit.open(place, protocol, manifest)
                 for journal in journals:
-                    self.rows_recovered += audit.seal(journal)
+                    with _claim(place.journal(journal), self.folder):
+                        self.rows_recovered += audit.seal(journal)
                 self.bytes_torn += audit.bytes_torn
             _remove_pending(place)
 
@@ -209,6 +211,9 @@ class ServingLog:
             return f"cannot write to the log {self.folder}: {error.strerror or error}"
         except JournalError as error:
             return str(error)
+        journal = self._journal
+        if journal is not None and (fault := journal.find_fault()) is not None:
+            return fault
         since, told = self._failed
         return told if time.monotonic() - since < FAULT_SECONDS else None
 
@@ -248,6 +253,9 @@ class ServingLog:
 
     def _write(self, payload: bytes) -> None:
         try:
+            if self._journal is not None:
+                self._journal.check()  # says more than the folders can
+            self._check_place()
             if self._journal is None:
                 self._begin_journal()
                 assert self._journal is not None
@@ -256,12 +264,12 @@ class ServingLog:
             raise JournalError(f"cannot write to the log {self.folder}: {error.strerror or error}") from error
 
     def _check_place(self) -> None:
-        if self._folder_state is None or not os.path.samestat(os.stat(self.folder), self._folder_state):
-            raise JournalError(f"{self.folder} was moved or replaced while it was open; restart the server")
+        for place, state in self._places.items():
+            if not os.path.samestat(os.stat(place), state):
+                raise JournalError(f"{place} was moved or replaced while it was open; restart the server")
 
     def _begin_journal(self) -> None:
         place = AuditPlace(self.folder, self._number)
-        self._check_place()
         make_folder(place.pending)
         if not (place.pending / BEGUN_FILE).exists():
             begun = {"manifest": self.manifest.to_dict(), "protocol": self.protocol.to_dict()}
@@ -269,11 +277,15 @@ class ServingLog:
         self._journal = Journal(place.journal(self._place))
 
     def _rotate(self) -> None:
-        """Close the journal; what comes next goes to another one, of a new audit folder if this one is full."""
+        """End the journal; what comes next goes to another one, of a new audit folder if this one is full.
+
+        It stays locked until it is sealed.
+        """
         assert self._journal is not None
-        self._journal.close()
+        if os.name != "posix":
+            self._journal.close()  # no open file can be removed there
+        self._closed.append((self._number, self._place, self._journal))
         self._journal = None
-        self._closed.append((self._number, self._place))
         self._pending = 0
         self._place += 1
         if self._rows >= self.rules.roll or self._place >= MOST_PARTS:
@@ -297,19 +309,30 @@ class ServingLog:
             sealed = 0
             try:
                 while self._closed:
-                    number, place = self._closed[0]
+                    number, place, journal = self._closed[0]
+                    self._check_place()
+                    if (fault := journal.find_fault()) is not None:
+                        raise CertificateError(fault)
                     audit = self._audit
                     if audit is None or audit.place.number != number:
                         audit = SealedAudit.open(AuditPlace(self.folder, number), self.protocol, self.manifest)
                     rows = audit.seal(place)
                     sealed, self.rows_sealed = sealed + rows, self.rows_sealed + rows
                     self._closed.popleft()
+                    journal.close()
                     if self._audit is not None and self._audit is not audit:
                         _remove_pending(self._audit.place)
                     self._audit = audit
             except OSError as error:
                 raise CertificateError(f"cannot seal the log {self.folder}: {error.strerror or error}") from error
             return sealed
+
+    def _let_go(self) -> None:
+        """Let go of the journals, as the end of the process does."""
+        for _, _, journal in self._closed:
+            journal.close()
+        if self._journal is not None:
+            self._journal.close()
 
     def close(self) -> None:
         """Seal what is pending and let go of the log; another process may then open it."""
@@ -340,18 +363,34 @@ def check_log_folder(folder: Path) -> None:
         raise CertificateError(f"{folder} exists and is not a log of `fragility serve`; choose another name")
 
 
-def _hold(folder: Path) -> Any:
-    """Return the lock of a log, held until it is closed or the process ends."""
-    held = exclusive(folder, patience=0.0)
-    try:
-        held.__enter__()
-    except BlockingIOError as error:
-        raise CertificateError(
-            f"another server is writing to {folder}; stop it first, or give this one a log of its own"
-        ) from error
-    stack = ExitStack()
-    stack.push(held.__exit__)
-    return stack
+@contextmanager
+def _hold(folder: Path) -> Iterator[None]:
+    """Hold the lock of a log until it is closed or the process ends.
+
+    The folder itself is locked, and not only the lock file in it, which somebody may remove.
+    """
+    with ExitStack() as held:
+        try:
+            held.enter_context(exclusive(folder, patience=0.0))
+            held.enter_context(locked(folder))
+        except BlockingIOError as error:
+            raise _name_other_server(folder) from error
+        yield
+
+
+@contextmanager
+def _claim(journal: Path, folder: Path) -> Iterator[None]:
+    """Hold a journal that an earlier process left; refuse one that a server still writes to."""
+    with ExitStack() as held:
+        try:
+            held.enter_context(locked(journal))
+        except BlockingIOError as error:
+            raise _name_other_server(folder) from error
+        yield
+
+
+def _name_other_server(folder: Path) -> CertificateError:
+    return CertificateError(f"another server is writing to {folder}; stop it first, or give this one a log of its own")
 
 
 def _list_ids(events: pa.Table | pa.RecordBatch) -> dict[str, str]:

@@ -221,7 +221,7 @@ def write_part(folder: Path, place: int, table: pa.Table) -> None:
     for other in find_parts(folder, place):
         if other.name != name:
             other.unlink()
-    write_bytes(folder / name, data, own=LOG_FILE)
+    write_bytes(folder / name, data, own=LOG_FILE, private=True)
 
 
 def find_parts(folder: Path, place: int) -> list[Path]:
