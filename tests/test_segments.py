@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 from statistics import median_low
 
 import numpy as np
@@ -10,11 +11,20 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 from small_audits import FIELDS, InParts, small_audit, whole_numbers
 
 import fragility as fg
 from fragility.errors import DataError
-from fragility.segments import MISSING, PART_ROWS, TableRows, read_by, segment_rows
+from fragility.segments import (
+    MISSING,
+    PART_ROWS,
+    TableRows,
+    adjust_holm,
+    compare_with_rest,
+    read_by,
+    segment_rows,
+)
 from fragility.tables import open_source
 
 ROWS, EIGHTY = 300, small_audit(80)
@@ -196,9 +206,44 @@ def test_dates_are_cut_into_bands_of_about_equally_many_rows(certs, rows, zone) 
 def test_a_table_for_pandas(certs, rows) -> None:
     table = fg.share_by(certs, rows, by="shop", min_confidence=0.999999).to_pandas()
     assert list(table.columns) == [
-        "segment", "rows", "confident", "flips_early", "share", "lower", "upper", "median_flip_budget", "mean_exposure",
+        "segment", "rows", "confident", "flips_early", "share", "lower", "upper",
+        "standardised", "p_value", "p_within_class", "median_flip_budget", "mean_exposure",
     ]  # fmt: skip
     assert table["rows"].sum() == ROWS and str(table["median_flip_budget"].dtype) == "Int64"
+
+
+TABLES = st.lists(st.tuples(*[st.integers(0, 12)] * 4), min_size=1, max_size=3)
+
+
+@given(TABLES)
+def test_without_strata_the_test_is_fishers_and_with_them_the_sum_of_hypergeometric_counts(tables) -> None:
+    """Slow twin: every way to share out the rows that flip within each stratum, counted one by one."""
+    counts = np.array([[[a + b, a], [c + d, c]] for a, b, c, d in tables]).transpose(1, 0, 2)
+    found = compare_with_rest(counts, 0)
+    chances: dict[int, float] = {0: 1.0}
+    for a, b, c, d in tables:
+        own = {k: math.comb(a + b, k) * math.comb(c + d, a + c - k) for k in range(a + c + 1)}
+        total = sum(own.values())
+        further: dict[int, float] = {}
+        for (have, chance), (k, ways) in product(chances.items(), own.items()):
+            further[have + k] = further.get(have + k, 0.0) + chance * ways / total
+        chances = further
+    if not any(a + b and c + d for a, b, c, d in tables):
+        assert found is None
+        return
+    seen = chances[sum(a for a, *_ in tables)]
+    assert found == pytest.approx(sum(p for p in chances.values() if p <= seen * (1 + 1e-7)), abs=1e-9)
+    if len(tables) == 1:
+        a, b, c, d = tables[0]
+        assert found == pytest.approx(stats.fisher_exact([[a, b], [c, d]]).pvalue, abs=1e-9)
+
+
+def test_p_values_are_exact_for_many_rows_and_adjusted_for_their_number() -> None:
+    counts = np.array([[[60_000, 6_000]], [[40_000, 4_300]]])
+    expected = stats.chi2_contingency([[6_000, 54_000], [4_300, 35_700]], correction=False).pvalue
+    assert compare_with_rest(counts, 0) == pytest.approx(expected, rel=0.05)
+    assert compare_with_rest(np.array([[[5_000, 5_000]], [[5_000, 0]]]), 0) < 1e-300
+    assert adjust_holm([0.01, None, 0.04, 0.03]) == pytest.approx([0.03, None, 0.06, 0.06])
 
 
 def test_a_column_may_have_a_colon_in_its_name() -> None:

@@ -35,13 +35,21 @@ class Share:
     rows : int
         Rows looked at.
     lower, upper : float
-        The ends of the interval; 0 and 1 for a share of no rows.
+        The ends of the interval; 0 and 1 for a share of no rows. It is that of the rows counted.
+    unsettled : int, default=0
+        Further rows of which nobody knows whether they have the property, so that the share is "at least" this.
     """
 
     count: int
     rows: int
     lower: float
     upper: float
+    unsettled: int = 0
+
+    @property
+    def exact(self) -> bool:
+        """Whether it is known of every row."""
+        return self.unsettled == 0
 
     @property
     def value(self) -> float:
@@ -74,8 +82,8 @@ def normal_quantile(level: float) -> float:
     return NormalDist().inv_cdf(0.5 + level / 2)
 
 
-def share_of(count: int, rows: int, z: float = Z95) -> Share:
-    """Return a share with its Wilson interval."""
+def share_of(count: int, rows: int, z: float = Z95, *, unsettled: int = 0) -> Share:
+    """Return a share with its Wilson interval; unsettled: rows of which the property is not known."""
     if rows == 0:
         return Share(0, 0, 0.0, 1.0)
     p = count / rows
@@ -83,7 +91,7 @@ def share_of(count: int, rows: int, z: float = Z95) -> Share:
     spread = z * math.sqrt(p * (1 - p) / rows + z * z / (4 * rows * rows))
     scale = 1 + z * z / rows
     lower = 0.0 if count == 0 else (centre - spread) / scale
-    return Share(count, rows, lower, 1.0 if count == rows else (centre + spread) / scale)
+    return Share(count, rows, lower, 1.0 if count == rows else (centre + spread) / scale, unsettled)
 
 
 def difference_of(one: Share, other: Share) -> Difference:

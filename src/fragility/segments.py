@@ -3,10 +3,18 @@
 A column of text, or of few distinct numbers, is cut by its values: the most frequent ones, and the others together. A
 column of numbers is cut into bands, at declared values or at its quantiles; a column of dates at its quantiles. Rows
 without a value are a segment of their own. Rows are read part by part; for each column, one number per row is held.
+
+One predicted class often flips far more easily than another, so segments differ merely because they are predicted other
+classes. Each segment is therefore also counted within each predicted class. Its standardised share is what it would be
+with the classes of all rows, sum_c w_c p_c, where w_c is the share of class c among all rows and p_c that of the
+segment's rows of class c that flip early. Whether a segment differs from the others is tested exactly, once over all
+rows and once within predicted classes: given how many rows of each class flip, the number in the segment is a sum of
+hypergeometric ones. P values are adjusted for the number of segments (Holm).
 """
 
 from __future__ import annotations
 
+import math
 import re
 import typing
 from collections import Counter
@@ -18,17 +26,20 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from scipy import stats
 
 from fragility.arrays import Floats, Integers
 from fragility.canonical import is_missing
 from fragility.certificates import Audit
+from fragility.certificates.claims import indices_of
+from fragility.certificates.flips import FlipBounds, bound_flips, flip_columns
 from fragility.errors import Advice, DataError
 from fragility.evidence.fields import kind_of
 from fragility.evidence.replacements import value_text
 from fragility.evidence.rows import read_rows
 from fragility.ids import IdSpan, id_keys, say_other_rows
 from fragility.intervals import Share, share_of
-from fragility.scores import CONFIDENT, flips_early
+from fragility.scores import CONFIDENT, EARLY
 
 BY = Advice("by", "--by")
 
@@ -37,6 +48,8 @@ MOST_VALUES = 100_000  # distinct values that are held while a column is read
 BANDS = 4  # of about equally many rows, if none were declared
 PART_ROWS = 50_000
 MISSING, EMPTY = "(missing)", "(empty)"
+ALPHA = 0.05
+TAILS = 12.0  # standard deviations beyond which a count is as good as impossible
 WHOLE = 10**9  # exposures are added up as whole billionths, so that no sum depends on the order of rows
 
 ByColumn: TypeAlias = str | Sequence[str] | Mapping[str, Sequence[float] | int | None]
@@ -315,12 +328,47 @@ def _find_places(audit: Audit, keys: npt.NDArray[np.bytes_], given: IdSpan) -> I
 
 @dataclass(frozen=True, slots=True)
 class SegmentNumbers:
-    """Predictions of one segment."""
+    """Predictions of one segment.
+
+    Attributes
+    ----------
+    rows : int
+        How many there are.
+    flips_early : Share
+        Those that flip when one or two groups are lost.
+    by_class : tuple of Share
+        The same within each predicted class, in the order of the classes.
+    standardised : float or None
+        The share that flips early with the predicted classes of all segments together; None if the segment lacks one.
+    p_value : float or None
+        That it flips early as often as the other segments: exact, adjusted for the number of segments (Holm). None
+        without other segments.
+    p_within_class : float or None
+        The same within predicted classes.
+    median_flip_budget : int or None
+        Along the path; None if it flips no more than half of them, or there are none.
+    mean_exposure : float
+        NaN if there are none.
+    """
 
     rows: int
-    flips_early: Share  # within two groups
-    median_flip_budget: int | None  # None if half of them or more never flip, or there are none
-    mean_exposure: float  # NaN if there are none
+    flips_early: Share
+    by_class: tuple[Share, ...]
+    standardised: float | None
+    p_value: float | None
+    p_within_class: float | None
+    median_flip_budget: int | None
+    mean_exposure: float
+
+    @property
+    def differs(self) -> bool:
+        """Whether it flips early clearly more or less often than the others."""
+        return self.p_value is not None and self.p_value < ALPHA
+
+    @property
+    def differs_within_class(self) -> bool:
+        """Whether it does so among predictions of one class too."""
+        return self.p_within_class is not None and self.p_within_class < ALPHA
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,12 +390,15 @@ class SegmentShares:
         The column that rows were cut by.
     min_confidence : float
         Where confident begins.
+    classes : tuple of str
+        The model's classes, in the order of ``by_class``.
     segments : tuple of Segment
         Bands in rising order, values by frequency; rows without a value last.
     """
 
     column: str
     min_confidence: float
+    classes: tuple[str, ...]
     segments: tuple[Segment, ...]
 
     def to_pandas(self) -> pd.DataFrame:
@@ -357,7 +408,9 @@ class SegmentShares:
         -------
         pandas.DataFrame
             Columns ``segment``, ``rows``, ``confident``, ``flips_early`` (how many), ``share``, ``lower``, ``upper``
-            (its 95% interval), ``median_flip_budget`` and ``mean_exposure``.
+            (its 95% interval), ``standardised`` (the share with the predicted classes of all rows), ``p_value`` and
+            ``p_within_class`` (that it differs from the other segments, over all rows and within predicted classes),
+            ``median_flip_budget`` and ``mean_exposure``.
         """
         confident = [one.confident for one in self.segments]
         return pd.DataFrame(
@@ -369,49 +422,126 @@ class SegmentShares:
                 "share": [one.flips_early.value for one in confident],
                 "lower": [one.flips_early.lower for one in confident],
                 "upper": [one.flips_early.upper for one in confident],
+                "standardised": [_or_nan(one.standardised) for one in confident],
+                "p_value": [_or_nan(one.p_value) for one in confident],
+                "p_within_class": [_or_nan(one.p_within_class) for one in confident],
                 "median_flip_budget": pd.array([one.median_flip_budget for one in confident], dtype="Int64"),
                 "mean_exposure": [one.mean_exposure for one in confident],
             }
         )
 
 
+def _or_nan(value: float | None) -> float:
+    return float("nan") if value is None else value
+
+
 class SegmentTally:
     """Counts of the segments of one column, part after part."""
 
-    def __init__(self, coded: Coded, depth: int, min_confidence: float) -> None:
+    def __init__(self, coded: Coded, depth: int, classes: Sequence[object], min_confidence: float) -> None:
         self.coded, self.depth, self.min_confidence = coded, depth, min_confidence
-        self.budgets = np.zeros((2, len(coded.names), depth + 2), dtype=np.int64)  # confident, everything
-        self.exposures = np.zeros((2, len(coded.names)), dtype=object)
+        self.classes = tuple(str(label) for label in classes)
+        s, c = len(coded.names), len(classes)
+        self.budgets = np.zeros((2, s, depth + 2), dtype=np.int64)  # confident, everything
+        self.early = np.zeros((2, s, c, 3), dtype=np.int64)  # rows, those that flip early, those of which nobody knows
+        self.exposures = np.zeros((2, s), dtype=object)
 
-    def add(self, start: int, budget: Integers, confidence: Floats, exposure: Floats) -> None:
-        """Count rows that begin at a position; ``budget`` is depth + 1 if a prediction never flips."""
+    def add(
+        self,
+        start: int,
+        predicted: Integers,
+        budget: Integers,
+        bounds: FlipBounds,
+        confidence: Floats,
+        exposure: Floats,
+    ) -> None:
+        """Count rows that begin at a position; ``budget`` is depth + 1 if the path never flips a prediction."""
         codes = self.coded.codes[start : start + len(budget)].astype(np.int64)
         whole = np.rint(exposure * WHOLE).astype(np.int64)
-        for place, chosen in enumerate([confidence >= self.min_confidence, np.ones(len(budget), dtype=bool)]):
+        every = np.ones(len(budget), dtype=bool)
+        early = np.stack([every, bounds.flips_early, bounds.unsettled_within(EARLY)], axis=1).astype(np.int64)
+        for place, chosen in enumerate([confidence >= self.min_confidence, every]):
             np.add.at(self.budgets[place], (codes[chosen], budget[chosen]), 1)
+            np.add.at(self.early[place], (codes[chosen], predicted[chosen]), early[chosen])
             for code in np.unique(codes[chosen]):
                 self.exposures[place, code] += int(whole[chosen & (codes == code)].sum())
 
     def shares(self) -> SegmentShares:
         """Return what was counted."""
-        names = enumerate(self.coded.names)
-        segments = tuple(Segment(name, self._numbers(0, code), self._numbers(1, code)) for code, name in names)
-        return SegmentShares(self.coded.column, self.min_confidence, segments)
+        confident, everything = (self._list_numbers(place) for place in range(2))
+        segments = zip(self.coded.names, confident, everything, strict=True)
+        return SegmentShares(
+            self.coded.column, self.min_confidence, self.classes, tuple(Segment(*segment) for segment in segments)
+        )
 
-    def _numbers(self, place: int, code: int) -> SegmentNumbers:
-        budgets = self.budgets[place, code]
+    def _list_numbers(self, place: int) -> list[SegmentNumbers]:
+        """Return the numbers of every segment, of confident predictions (0) or of all (1)."""
+        counts = self.early[place, :, :, :2]
+        p_values = adjust_holm([compare_with_rest(counts.sum(axis=1, keepdims=True), s) for s in range(len(counts))])
+        p_within = adjust_holm([compare_with_rest(counts, s) for s in range(len(counts))])
+        return [self._numbers(place, code, *both) for code, both in enumerate(zip(p_values, p_within, strict=True))]
+
+    def _numbers(self, place: int, code: int, p_value: float | None, p_within: float | None) -> SegmentNumbers:
+        budgets, early = self.budgets[place, code], self.early[place, code]
         rows = int(budgets.sum())
-        early = int(budgets[flips_early(np.arange(len(budgets)), self.depth)].sum())
         middle = int(np.searchsorted(np.cumsum(budgets), np.ceil(rows / 2)))
+        by_class = [share_of(int(count), int(n), unsettled=int(unsettled)) for n, count, unsettled in early]
+        total, count, unsettled = early.sum(axis=0).tolist()
         return SegmentNumbers(
             rows=rows,
-            flips_early=share_of(early, rows),
+            flips_early=share_of(count, total, unsettled=unsettled),
+            by_class=tuple(by_class),
+            standardised=standardise(by_class, self.early[place, :, :, 0].sum(axis=0)),
+            p_value=p_value,
+            p_within_class=p_within,
             median_flip_budget=middle if rows and middle <= self.depth else None,
             mean_exposure=self.exposures[place, code] / WHOLE / rows if rows else float("nan"),
         )
 
 
-COUNTED = ("confidence", "flip_budget", "exposure")
+def standardise(by_class: Sequence[Share], weights: Integers) -> float | None:
+    """Return sum_c w_c p_c for class weights (C,); None if a class that has weight has no rows to know p_c by."""
+    known = [(share, int(weight)) for share, weight in zip(by_class, weights, strict=True) if weight]
+    if not known or any(not share.rows for share, _ in known):
+        return None
+    return sum(weight * share.value for share, weight in known) / sum(weight for _, weight in known)
+
+
+def compare_with_rest(counts: Integers, segment: int) -> float | None:
+    """Return the exact p value that a segment flips early as often as the others, within each stratum.
+
+    counts: (segments, strata, 2), rows and those that flip early. With one stratum this is Fisher's test. None if no
+    stratum has rows of the segment and of others.
+    """
+    own, every = counts[segment], counts.sum(axis=0)
+    chances, start, compared = np.ones(1), 0, False
+    for (n, _), (rows, flipping) in zip(own, every, strict=True):
+        compared |= bool(0 < n < rows)
+        mean, spread = n * flipping / rows if rows else 0.0, math.sqrt(n * flipping) / max(math.sqrt(rows), 1.0)
+        low = max(n + flipping - rows, 0, math.floor(mean - TAILS * spread - TAILS))
+        high = min(n, flipping, math.ceil(mean + TAILS * spread + TAILS))
+        likely = stats.hypergeom.pmf(np.arange(low, high + 1), rows, flipping, n) if rows else np.ones(1)
+        chances, start = np.convolve(chances, likely), start + int(low)
+    if not compared:
+        return None
+    seen = int(own[:, 1].sum()) - start
+    if not 0 <= seen < len(chances):
+        return 0.0
+    return min(float(chances[chances <= chances[seen] * (1 + 1e-7)].sum()), 1.0)
+
+
+def adjust_holm(p_values: Sequence[float | None]) -> list[float | None]:
+    """Return p values adjusted for their number (Holm); None stays None and is not counted."""
+    order = sorted((p, place) for place, p in enumerate(p_values) if p is not None)
+    adjusted: list[float | None] = [None] * len(p_values)
+    least = 0.0
+    for rank, (p, place) in enumerate(order):
+        least = max(least, min(p * (len(order) - rank), 1.0))
+        adjusted[place] = least
+    return adjusted
+
+
+COUNTED = ("predicted", "confidence", "flip_budget", "exposure")
 
 
 def share_by(
@@ -464,9 +594,12 @@ def share_by(
     if len(asked) != 1:
         raise DataError(f"share_by takes one column at a time, got {len(asked)}")
     ((coded,),) = segment_rows(source, asked, [certificates])
-    tally, start = SegmentTally(coded, certificates.protocol.depth, min_confidence), 0
-    for batch in certificates.batches(COUNTED):
-        confidence, budget, exposure = (batch.column(name).to_numpy() for name in COUNTED)
-        tally.add(start, budget.astype(np.int64), confidence, exposure)
+    classes, declared = certificates.classes, certificates.manifest.lattice
+    tally, start = SegmentTally(coded, certificates.protocol.depth, classes, min_confidence), 0
+    for batch in certificates.batches(list(dict.fromkeys([*COUNTED, *flip_columns(declared)]))):
+        predicted = indices_of(batch.column("predicted").combine_chunks(), classes, "predicted")
+        confidence, budget, exposure = (batch.column(name).to_numpy() for name in COUNTED[1:])
+        bounds = bound_flips(batch, certificates.protocol, declared)
+        tally.add(start, predicted, budget.astype(np.int64), bounds, confidence, exposure)
         start += batch.num_rows
     return tally.shares()

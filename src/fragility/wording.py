@@ -72,7 +72,11 @@ GLOSSARY = {
         "The flip budget: how many groups of the path are lost when the prediction flips. Found strongest first, so it "
         "is an upper bound on the fewest that would do."
     ),
-    "flips early": "A prediction with k* of 1 or 2: it flips when one or two groups are lost.",
+    "flips early": (
+        "A prediction that flips when one or two groups are lost. Where all sets of groups were searched, the number "
+        "of such predictions is exact. Where only the path is known, two other groups may flip more of them: the "
+        "number is then said to be at least so many."
+    ),
     "smallest failing set": (
         "The fewest groups whose loss flips a prediction, found by searching all sets. By default those of the 1,000 "
         "most exposed confident predictions of tree ensembles and linear models are searched."
@@ -131,9 +135,46 @@ def write_interval(share: Share) -> str:
     return f"{write_percent(share.lower)} to {write_percent(share.upper)}"
 
 
+def write_known(share: Share) -> str:
+    """Return `25%`, or `at least 25%` where it is not known of every row."""
+    return f"{'' if share.exact else 'at least '}{write_percent(share.value)}"
+
+
+def write_known_part(share: Share) -> str:
+    """Return `12 (30%)`, or `at least 12 (30%)` where it is not known of every row."""
+    return f"{'' if share.exact else 'at least '}{write_part(share.count, share.rows)}"
+
+
 def write_share(share: Share) -> str:
-    """Return `25% (95% interval 20% to 30%)`."""
-    return f"{write_percent(share.value)} (95% interval {write_interval(share)})" if share.rows else "no rows"
+    """Return `25% (95% interval 20% to 30%)`, or `at least 25% (...)` where it is not known of every row."""
+    return f"{write_known(share)} (95% interval {write_interval(share)})" if share.rows else "no rows"
+
+
+def write_early(early: Share, noun: str) -> str:
+    """Return `at least 12 of 40 predictions flip early, 30% (95% interval 18% to 45%)`."""
+    least = "" if early.exact else "at least "
+    share = f"{write_percent(early.value)} (95% interval {write_interval(early)})"
+    return f"{least}{early.count:,} of {early.rows:,} {noun} flip early, {share}"
+
+
+def describe_counting(early: Share, on_path: int) -> str:
+    """Return how the predictions that flip early were counted: by all sets, or for some by the path alone; a sentence.
+
+    on_path: how many of them the path finds.
+    """
+    if early.exact:
+        found = "all" if on_path == early.count else f"{on_path:,}"
+        return f"All pairs of groups count; the path, the strongest group first, finds {found} of them."
+    known = "" if on_path == early.count else f" (the path finds {on_path:,} of them)"
+    return (
+        f"For {write_count(early.unsettled, 'other')} not every pair of groups was tried, so the number may be "
+        f"larger{known}."
+    )
+
+
+def describe_holding(holds: Share) -> str:
+    """Return how many predictions hold whatever groups are lost; no full stop."""
+    return f"{write_known_part(holds)} {'holds' if holds.count == 1 else 'hold'} whatever groups are lost"
 
 
 def write_points(difference: float) -> str:

@@ -162,13 +162,16 @@ def test_compare_says_which_predictions_changed(folder, tmp_path):
                    "--trust", "--out", tmp_path / name)  # fmt: skip
         assert done.code == 0, done.err
     audits = [fg.Certificates.load(tmp_path / name).to_pandas() for name in ("plain", "hard")]
-    early = [(a["confidence"] >= 0.9) & a["flipped"] & (a["flip_budget"] <= 2) for a in audits]
+    sure = [a["confidence"] >= 0.9 for a in audits]  # all of them were searched, so all sets of groups count
+    early = [confident & (a["smallest_size"] <= 2).fillna(False) for confident, a in zip(sure, audits, strict=True)]
     changed = audits[0]["predicted"] != audits[1]["predicted"]
     done = run("compare", tmp_path / "plain", tmp_path / "hard", "--changes", tmp_path / "changes.csv",
                "--labels", folder / "test.parquet", "--target", "risk")  # fmt: skip
     assert done.code == 0, done.err
-    assert f"no longer flip early: {(early[0] & ~early[1]).sum()}" in done.out
-    assert f"flip early now: {(~early[0] & early[1]).sum()}" in done.out
+    assert f"confident in both, no longer flip early: {(early[0] & sure[1] & ~early[1]).sum()}" in done.out
+    assert f"confident in both, flip early now: {(early[1] & sure[0] & ~early[0]).sum()}" in done.out
+    assert f"flipped early, and are no longer confident: {(early[0] & ~sure[1]).sum()}" in done.out
+    assert f"flip early now, and were not confident: {(early[1] & ~sure[0]).sum()}" in done.out
     assert f"labels changed: {changed.sum()}" in done.out
     truth = rows(folder, "test.parquet")[1].to_numpy()
     mended = (changed & (audits[1]["predicted"] == truth)).sum()

@@ -4,14 +4,30 @@ import json
 import math
 
 
+def flips_by(row, groups):
+    """The fewest groups known to flip a prediction, and how many are proved not to; read by hand from the claims."""
+    known = [row["flip_budget"]] if row["flipped"] else []
+    state, size = row.get("smallest_state"), row.get("smallest_size")
+    found = size is not None and not math.isnan(size)
+    fewest = min([*known, *([size] if found else []), groups + 1])
+    if state == "none at all, proved":
+        return fewest, groups
+    if state == "minimum":
+        return fewest, size - 1
+    if state is not None and state.startswith("none up to"):
+        return fewest, int(state.split()[3].rstrip(","))
+    return fewest, 0 if row["flipped"] and row["flip_budget"] == 1 else 1
+
+
 def holds(row, condition):
     column, sign, value = condition
-    cell = row[column]
+    fewest, proved = flips_by(row, len(row["one_step_drop"]))
+    cell = {"fewest_groups": fewest, "proved_groups": proved}.get(column, row.get(column))
     if cell is None or (isinstance(cell, float) and math.isnan(cell)):
         return False
-    return {"<=": cell <= value, ">=": cell >= value, ">": cell > value} [sign] if sign in ("<=", ">=", ">") else (
-        (cell == value) == (sign == "==")
-    )  # fmt: skip
+    if sign in ("==", "!="):
+        return (cell == value) == (sign == "==")
+    return {"<": cell < value, "<=": cell <= value, ">=": cell >= value, ">": cell > value}[sign]
 
 
 def compute(source, rows, folder):

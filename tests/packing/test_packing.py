@@ -25,8 +25,9 @@ def test_each_figure_equals_its_slow_twin(made):
     document = json.loads((made.pack / "pack.json").read_text())
     table = made.certs.to_pandas().astype(object).to_dict("records")
     names = [figure["name"] for figure in document["figures"]]
-    expected = ["rows", "confident", "flips_after_one", "flips_early", "never_flips", "exposed", "exposed_wrong"]
-    assert names[:7] == expected and {"lost", "accuracy", "gate", "reliability_lost", "parity_0"} <= set(names)
+    expected = ["rows", "confident", "flips_after_one", "flips_early", "early_unsettled", "early_on_path", "holds"]
+    expected += ["never_flips", "exposed", "exposed_wrong"]
+    assert names[:10] == expected and {"lost", "accuracy", "gate", "reliability_lost", "parity_0"} <= set(names)
     for figure in document["figures"]:
         slow = naive_pack.compute(_decode_floats(figure["source"]), table, made.pack)
         value = float.fromhex(figure["value"]) if isinstance(slow, float) else figure["value"]
@@ -413,9 +414,11 @@ def test_the_index_says_how_sure_confident_is(made, tmp_path):
 
 def test_lost_values_answer_no_question_about_wrong_ones():
     names = ("exposed_lost", "exposed_wrong", "exposed_noisy", "accuracy")
-    answers = {answer.place: answer for answer in find_answers([Figure(name, "", 0.5, "50%", {}) for name in names])}
+    answers = {
+        answer.place: answer for answer in find_answers([Figure(name, "", 0.5, "50%", None, {}) for name in names])
+    }
     assert answers["15(4), wrong input"].figures == ("exposed_wrong", "exposed_noisy")
-    by_rules = {answer.place: answer for answer in find_answers([Figure("gate", "", "pass", "pass", {})])}
+    by_rules = {answer.place: answer for answer in find_answers([Figure("gate", "", "pass", "pass", None, {})])}
     assert by_rules["Principle 5, limits"].status == "in part" and "Principle 5" not in by_rules
     assert by_rules["Principle 5, mitigants"].status == "not covered"  # verdicts say nothing about feeds
     assert answers["15(4), faults"].figures == ("exposed_lost",) and answers["15(3)"].status == "in part"

@@ -14,8 +14,9 @@ import pandas as pd
 import pyarrow as pa
 
 from fragility.certificates.audit import Audit
+from fragility.certificates.flips import bound_flips, flip_columns, settled_within
 from fragility.protocol import Protocol
-from fragility.scores import EARLY, flips_early, flips_within
+from fragility.scores import EARLY
 from fragility.text import escape_controls
 
 IDS_SHOWN = 10
@@ -24,10 +25,22 @@ COMPARED = ("id", "predicted", "confidence", "exposure", "flip_budget")
 
 @dataclass(frozen=True, eq=False)
 class AuditChanges:
-    """What changed from one audit to another, on the rows that both cover."""
+    """What changed from one audit to another, on the rows that both cover.
 
-    table: pd.DataFrame  # one row per prediction: id, and predicted, confidence, flip_budget, early before and after
-    differences: Sequence[SettingDifference] = ()  # between the two protocols
+    Attributes
+    ----------
+    table : pandas.DataFrame
+        One row per prediction: its id, and before and after the predicted class, confidence, k*, whether it is
+        confident, and whether it is confident and flips early.
+    differences : sequence of SettingDifference
+        Between the two protocols.
+    by_sets : bool
+        Whether early flips are counted over all sets of groups; else along the paths.
+    """
+
+    table: pd.DataFrame
+    differences: Sequence[SettingDifference] = ()
+    by_sets: bool = False
 
     @property
     def comparable(self) -> bool:
@@ -36,13 +49,26 @@ class AuditChanges:
 
     @property
     def stopped(self) -> pd.DataFrame:
-        """Rows that flipped early and no longer do."""
-        return self.table[self.table["early_before"] & ~self.table["early_after"]]
+        """Rows that flipped early, and do not although they are still confident."""
+        return self._list("early_before", "confident_after", "early_after")
 
     @property
     def began(self) -> pd.DataFrame:
-        """Rows that flip early and did not."""
-        return self.table[~self.table["early_before"] & self.table["early_after"]]
+        """Rows that flip early, and did not although they were confident."""
+        return self._list("early_after", "confident_before", "early_before")
+
+    @property
+    def lost_confidence(self) -> pd.DataFrame:
+        """Rows that flipped early and are no longer confident."""
+        return self.table[self.table["early_before"] & ~self.table["confident_after"]]
+
+    @property
+    def gained_confidence(self) -> pd.DataFrame:
+        """Rows that flip early and were not confident before."""
+        return self.table[self.table["early_after"] & ~self.table["confident_before"]]
+
+    def _list(self, early: str, confident: str, other: str) -> pd.DataFrame:
+        return self.table[self.table[early] & self.table[confident] & ~self.table[other]]
 
     @property
     def relabelled(self) -> pd.DataFrame:
@@ -55,14 +81,25 @@ class AuditChanges:
             return "no row in common"
         both = int((self.table["early_before"] & self.table["early_after"]).sum())
         stopped, began = _list_rows(self.stopped), _list_rows(self.began)
+        left, came = _list_rows(self.lost_confidence), _list_rows(self.gained_confidence)
+        counted = "over all sets of groups" if self.by_sets else "along the paths"
         if self.comparable:
-            early = [f"  no longer flip early: {stopped}", f"  flip early now: {began}; in both: {both}"]
+            early = [
+                f"  flip early in both: {both}",
+                f"  confident in both, no longer flip early: {stopped}",
+                f"  confident in both, flip early now: {began}",
+                f"  flipped early, and are no longer confident: {left}",
+                f"  flip early now, and were not confident: {came}",
+            ]
         else:
             deciding = [difference for difference in self.differences if difference.decides_flips]
             early = [
                 f"  the protocols differ in {list_differences(deciding)}, so these counts do not compare the models:",
-                f"  flip early under the first protocol only: {stopped}",
-                f"  under the second only: {began}; under both: {both}",
+                f"  flip early under both: {both}",
+                f"  confident in both, flip early under the first protocol only: {stopped}",
+                f"  confident in both, flip early under the second only: {began}",
+                f"  flip early under the first, and are not confident in the second: {left}",
+                f"  flip early under the second, and are not confident in the first: {came}",
             ]
         changed, right = self.relabelled, ""
         if truth is not None and not changed.empty:
@@ -73,7 +110,7 @@ class AuditChanges:
             f"{len(self.table)} rows in common",
             *early,
             f"  labels changed: {_list_rows(changed)}{right}",
-            "  (flips early: a confident prediction that flips when one or two groups are lost)",
+            f"  (flips early: a confident prediction that flips when one or two groups are lost, counted {counted})",
         ]
         return "\n".join(lines)
 
@@ -87,26 +124,30 @@ def _list_rows(rows: pd.DataFrame) -> str:
 
 def compare_audits(before: Audit, after: Audit, min_confidence: float) -> AuditChanges:
     """Return what changed on the rows that both audits cover, in the order of the first."""
+    by_sets = settled_within(EARLY, (before, after), min_confidence)
     first, second = (
-        rows.assign(early=rows["confident"] & rows["early"])[["predicted", "confidence", "flip_budget", "early"]]
-        for rows in (rows_by_id(audit, min_confidence) for audit in (before, after))
+        rows.assign(early=rows["confident"] & rows["early"])[[*COMPARED[1:3], "flip_budget", "confident", "early"]]
+        for rows in (rows_by_id(audit, min_confidence, by_sets=by_sets) for audit in (before, after))
     )
     both = first.add_suffix("_before").join(second.add_suffix("_after"), how="inner").reset_index()
-    return AuditChanges(both, differences_between(before.protocol, after.protocol))
+    return AuditChanges(both, differences_between(before.protocol, after.protocol), by_sets)
 
 
-def rows_by_id(audit: Audit, min_confidence: float) -> pd.DataFrame:
+def rows_by_id(audit: Audit, min_confidence: float, *, by_sets: bool) -> pd.DataFrame:
     """Return what audits of the same rows are compared by: one row per prediction, by its id as text.
 
     The index holds ids as text, because those of one audit may be numbers and of the other the same numbers as text.
+    by_sets: count early flips over all sets of groups, which both audits must have searched; else along the path.
     """
-    table: pd.DataFrame = pa.concat_tables(audit.batches(COMPARED)).to_pandas()
-    depth = audit.protocol.depth
+    declared = audit.manifest.lattice
+    columns = list(dict.fromkeys([*COMPARED, *flip_columns(declared)]))
+    table: pd.DataFrame = pa.concat_tables(audit.batches(columns)).to_pandas()
+    bounds = bound_flips(table, audit.protocol, declared, search=by_sets)
     return table.assign(
         id=table["id"].astype(str),
         confident=table["confidence"] >= min_confidence,
-        after_one=flips_within(1, table["flip_budget"], depth),
-        early=flips_early(table["flip_budget"], depth),
+        after_one=bounds.flips_within(1),
+        early=bounds.flips_early,
     ).set_index("id")
 
 

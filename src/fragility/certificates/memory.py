@@ -393,8 +393,8 @@ class Certificates(Audit):
         s = self.summary()
         return (
             f"{opening} (mean confidence {s.mean_confidence:.3f}, mean flip budget {s.mean_flip_budget:.3f}, "
-            f"{1 - s.share_never_flips:.1%} flip, mean RCMA {s.mean_rcma:.3f}, mean FDS {s.mean_fds:.3f}, "
-            f"mean exposure {s.mean_exposure:.3f})"
+            f"{1 - s.share_never_flips:.1%} flip along the path, mean RCMA {s.mean_rcma:.3f}, "
+            f"mean FDS {s.mean_fds:.3f}, mean exposure {s.mean_exposure:.3f})"
         )
 
     def _repr_html_(self) -> str:

@@ -11,13 +11,15 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from fragility.arrays import Floats
+from fragility.arrays import Booleans, Floats
+from fragility.certificates.flips import FLIP_COUNTS, bound_flips, read_share
 from fragility.certificates.lattice import LatticeDeclaration
 from fragility.errors import DataError
 from fragility.ids import IdSpan, say_unlabelled
+from fragility.intervals import Share
 from fragility.protocol import Protocol
 from fragility.saving import NanEqual
-from fragility.scores import CONFIDENT, flips_early, flips_within
+from fragility.scores import CONFIDENT
 from fragility.wording import NONE_AT_ALL, NOT_SEARCHED, UNDECIDED, UPPER_BOUND
 
 SCORES = ("confidence", "margin", "flip_budget", "rcma", "fds", "exposure", "independent_loss", "common_loss")
@@ -38,7 +40,7 @@ class AuditSummary(NanEqual):
     mean_confidence: float
     mean_margin: float
     mean_flip_budget: float
-    share_never_flips: float
+    share_never_flips: float  # along the path
     mean_rcma: float
     mean_fds: float
     mean_exposure: float
@@ -46,8 +48,10 @@ class AuditSummary(NanEqual):
     median_independent_loss: float  # a few rows near the edge lose many times their margin, and carry the mean
     mean_common_loss: float  # NaN where the protocol has no attenuate_all
     confident: int
-    confident_flips_after_one: float
-    confident_flips_within_two: float
+    after_one: Share  # of the confident predictions: some group flips them alone
+    early: Share  # one or two groups flip them, as far as it is known
+    early_on_path: int  # those of them that the path finds
+    holds: Share  # no loss of whole groups flips them, proved
     confident_mean_fds: float
     confident_mean_exposure: float
     no_flip_under: Mapping[str, float]
@@ -61,6 +65,16 @@ class AuditSummary(NanEqual):
     mean_smallest_size: float | None = None  # of the rows with a set; NaN where there are none
     decisions_lost: float | None = None  # expected, at the declared rates
     mean_failure_probability: float | None = None
+
+    @property
+    def confident_flips_after_one(self) -> float:
+        """The share of confident predictions that some group flips alone."""
+        return self.after_one.value
+
+    @property
+    def confident_flips_within_two(self) -> float:
+        """The share of confident predictions that one or two groups flip; at least this, unless ``early.exact``."""
+        return self.early.value
 
 
 class Tally:
@@ -77,7 +91,7 @@ class Tally:
         min_confidence: float = CONFIDENT,
         labels: Mapping[Any, Any] | None = None,
     ) -> None:
-        self.depth, self.min_confidence = protocol.depth, min_confidence
+        self.protocol, self.declared, self.min_confidence = protocol, declared, min_confidence
         # Ids read from a file may be 1 where the certificate says "1"; the words are what must agree.
         self.labels = None if labels is None else {str(own_id): label for own_id, label in labels.items()}
         self.thresholds = [f"lambda_{operator}" for operator in protocol.operators]
@@ -94,14 +108,14 @@ class Tally:
         """Count the rows of a piece, of which ``columns`` are needed."""
         table: pd.DataFrame = batch.select(self.columns).to_pandas()
         confident = table[table["confidence"] >= self.min_confidence]
+        bounds = bound_flips(confident, self.protocol, self.declared)
         self._losses.append(batch.column("independent_loss").to_numpy())
         piece = {
             "rows": len(table),
             **{name: _sum(table[name]) for name in SCORES},
             "never_flips": _sum(~table["flipped"]),
             "confident": len(confident),
-            "after_one": _sum(flips_within(1, confident["flip_budget"], self.depth)),
-            "early": _sum(flips_early(confident["flip_budget"], self.depth)),
+            **{name: _sum(holds) for name, holds in bounds.list_properties().items()},
             "confident_fds": _sum(confident["fds"]),
             "confident_exposure": _sum(confident["exposure"]),
             **{name: _sum(table[name].isna()) for name in self.thresholds},
@@ -135,6 +149,10 @@ class Tally:
         """Return one of the counts over all pieces."""
         return int(self.total(name))
 
+    def share(self, name: str) -> Share:
+        """Return the share of confident predictions that flip after one group, flip early or hold, as far as known."""
+        return read_share(name, {each: self.total(each) for each in FLIP_COUNTS}, self.count("confident"))
+
     def summary(self) -> AuditSummary:
         """Return means and shares; refuse labels that do not cover every row."""
         rows, confident = self.count("rows"), self.count("confident")
@@ -164,8 +182,10 @@ class Tally:
             median_independent_loss=float(np.median(np.concatenate(self._losses))),
             share_never_flips=mean("never_flips"),
             confident=confident,
-            confident_flips_after_one=mean("after_one", confident),
-            confident_flips_within_two=mean("early", confident),
+            after_one=self.share("after_one"),
+            early=self.share("early"),
+            holds=self.share("holds"),
+            early_on_path=self.count("early_on_path"),
             confident_mean_fds=mean("confident_fds", confident),
             confident_mean_exposure=mean("confident_exposure", confident),
             no_flip_under={name.removeprefix("lambda_"): mean(name) for name in self.thresholds},
@@ -173,5 +193,5 @@ class Tally:
         )
 
 
-def _sum(values: pd.Series) -> float:
-    return float(np.sum(values.to_numpy(dtype=np.float64)))
+def _sum(values: pd.Series | Booleans) -> float:
+    return float(np.sum(np.asarray(values, dtype=np.float64)))

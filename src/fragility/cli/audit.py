@@ -28,7 +28,7 @@ from fragility.cli.tables import (
 )
 from fragility.cli.terminal import note, out
 from fragility.errors import ClusterError, DataError, ProtocolError
-from fragility.wording import describe_artificial, join_names, write_count
+from fragility.wording import describe_artificial, describe_counting, join_names, write_count, write_early
 
 if TYPE_CHECKING:
     from fragility.auditing.parts import Workers
@@ -330,13 +330,9 @@ def _choose_workers(on: str | None, count: int | None) -> Workers | None:
 
 def _print_summary(certs: fg.StoredAudit, folder: Path, seconds: float, segments: Sequence[fg.SegmentShares]) -> None:
     summary = certs.summary()
-    flipping = round(summary.confident * summary.confident_flips_within_two) if summary.confident else 0
     console = out()
     console.print(f"{summary.rows} certificates in {folder} ({seconds:.1f} s, engine {certs.engine})")
-    console.print(
-        f"{summary.confident} predictions are at least {summary.min_confidence:.0%} confident; {flipping} of them flip "
-        "when one or two groups of evidence are lost"
-    )
+    console.print(describe_early_flips(summary))
     if certs.protocol.artificial:
         remedy = "; --baseline typical takes one that exists" if certs.protocol.baseline in ("mean", "zero") else ""
         console.print(escape(describe_artificial(certs.protocol.baseline, certs.protocol.artificial) + remedy))
@@ -345,6 +341,15 @@ def _print_summary(certs: fg.StoredAudit, folder: Path, seconds: float, segments
     for shares in segments:
         console.print(tabulate_segments(shares))
     note(f"next: fragility top {folder}, or open {folder / 'report.html'}")
+
+
+def describe_early_flips(summary: AuditSummary) -> str:
+    """How many confident predictions flip early, and how they were counted."""
+    early, sure = summary.early, f"{summary.confident} predictions are at least {summary.min_confidence:.0%} confident"
+    if not early.rows:
+        return sure
+    flips = f"{write_early(early, 'confident predictions')}: one or two groups of evidence are lost"
+    return f"{sure}. {flips}. {describe_counting(early, summary.early_on_path)}"
 
 
 def block_lines(certs: fg.Certificates | fg.StoredAudit) -> list[str]:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from fragility.certificates import AuditSummary
     from fragility.certificates.comparison import AuditChanges
     from fragility.formats import CsvFormat
+    from fragility.intervals import Share
     from fragility.protocol import Protocol
     from fragility.report.summary import PairedAudits
     from fragility.segments import SegmentShares
@@ -237,6 +238,11 @@ def _write_share(value: float) -> str:
     return "none confident" if value != value else f"{value:.1%}"
 
 
+def _write_known(share: Share) -> str:
+    """Return a share of the confident predictions; the mark says that it is not known of all of them."""
+    return f"{'' if share.exact else '>= '}{share.value:.1%}" if share.rows else "none confident"
+
+
 def _write_number(value: float) -> str:
     return "none confident" if value != value else f"{value:.3f}"
 
@@ -254,8 +260,9 @@ MEASURES: tuple[tuple[str, Callable[[AuditSummary], str]], ...] = (
     ("  independent loss, mean", lambda s: _write_number(s.mean_independent_loss)),
     ("  common loss", lambda s: "-" if s.mean_common_loss != s.mean_common_loss else _write_number(s.mean_common_loss)),
     ("confident predictions", lambda s: f"{s.confident} ({s.confident / s.rows:.1%})"),
-    ("  flip after one group", lambda s: _write_share(s.confident_flips_after_one)),
-    ("  flip within two groups", lambda s: _write_share(s.confident_flips_within_two)),
+    ("  flip after one group", lambda s: _write_known(s.after_one)),
+    ("  flip within two groups", lambda s: _write_known(s.early)),
+    ("  hold whatever groups are lost", lambda s: _write_known(s.holds)),
     ("  mean FDS", lambda s: _write_number(s.confident_mean_fds)),
     ("  mean exposure", lambda s: _write_number(s.confident_mean_exposure)),
 )

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from fragility.intervals import Share
 from fragility.text import replace_controls, shorten
-from fragility.wording import write_interval, write_percent
+from fragility.wording import write_interval, write_known, write_percent
 
 # Okabe and Ito's blue and vermilion: told apart by people with any common form of colour blindness, and in grey print.
 ACCENT = "var(--accent, #0072B2)"
@@ -197,10 +197,10 @@ def draw_shares(entries: Sequence[tuple[str, Share]], measure: str = "flip early
         y = top + step * (place + 0.5) - 4
         marks.append(draw_text((left - 10, y + 4), shorten(name, 20), anchor="end", bold=total and place == 0))
         marks += _draw_interval(share, x, y, QUIET if total and place == 0 else ACCENT, 4.5)
-        marks.append(draw_text((right + 12, y + 4), f"{share.count:,} of {share.rows:,}"))
+        least = "" if share.exact else "\u2265 "
+        marks.append(draw_text((right + 12, y + 4), f"{least}{share.count:,} of {share.rows:,}"))
     label = "; ".join(
-        f"{name}: {share.count} of {share.rows} {measure}, {write_percent(share.value)}, 95% interval "
-        f"{write_interval(share)}"
+        f"{name}: {share.count} of {share.rows} {measure}, {write_known(share)}, 95% interval {write_interval(share)}"
         for name, share in entries
     )
     return draw_picture(WIDTH, bottom + 16, f"Share that {measure}. {label}", marks)

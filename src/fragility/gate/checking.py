@@ -31,7 +31,7 @@ from fragility.certificates.dependence import name_stability
 from fragility.errors import Advice, DataError
 from fragility.files import write_text
 from fragility.gate.estimates import RetrainedEstimates, compare_retrained
-from fragility.gate.measuring import AuditEvidence, cut_into_segments, prepare_estimator
+from fragility.gate.measuring import AuditEvidence, choose_counting, cut_into_segments, prepare_estimator
 from fragility.gate.rules import MEASURES, PREDICTED, Rule, parse_rules, write_rules
 from fragility.gate.verdicts import GateResult, Outcome, Verdict
 from fragility.policy import LabelledRows
@@ -168,8 +168,10 @@ class Gate:
         planned = []
         for one in _list_derived(given[0].audit):
             rule = Rule(**one, at_most=1.0)
-            estimators = [prepare_estimator(rule, each, min_confidence) for each in given]
-            planned.append((one, estimators, cut_into_segments(rule.by, given)))
+            counted = choose_counting(rule, given, min_confidence)
+            estimators = [prepare_estimator(rule, each, min_confidence, counted) for each in given]
+            declared = one if counted is None else {**one, "counted": counted}
+            planned.append((declared, estimators, cut_into_segments(rule.by, given)))
         # At the level of the gate itself, so that the audit passes what is derived from it.
         level = 1.0 - (1.0 - confidence) / sum(len(segments[0].names) for *_, segments in planned)
         rules = []
@@ -240,18 +242,19 @@ class Gate:
                     )
                 _check_comparable(new[0].audit, old[0].audit)
                 audits = [*new, *old]
-            estimators = [prepare_estimator(rule, one, self.min_confidence) for one in audits]
-            planned.append((rule, estimators, cut_into_segments(rule.by, audits)))
-        comparisons = sum(len(segments[0].names) for _, _, segments in planned)
+            counted = choose_counting(rule, audits, self.min_confidence)
+            estimators = [prepare_estimator(rule, one, self.min_confidence, counted) for one in audits]
+            planned.append((rule, counted, estimators, cut_into_segments(rule.by, audits)))
+        comparisons = sum(len(segments[0].names) for *_, segments in planned)
         level = 1.0 - (1.0 - self.confidence) / comparisons
         verdicts = []
-        for rule, estimators, segments in planned:
+        for rule, counted, estimators, segments in planned:
             for name in segments[0].names:
                 estimates = [
                     estimate(own.rows(name), level) for estimate, own in zip(estimators, segments, strict=True)
                 ]
                 ours, theirs = (RetrainedEstimates(tuple(s)) for s in (estimates[: len(new)], estimates[len(new) :]))
-                verdicts.append(_judge(rule, name, ours, theirs, level))
+                verdicts.append(_judge(rule, name, counted, ours, theirs, level))
         models, earlier = (tuple(_name(one.audit) for one in side) for side in (new, old))
         stability = tuple(name_stability(one.audit.baselines) for one in new)
         return GateResult(tuple(verdicts), self.confidence, models, earlier, stability)
@@ -320,7 +323,12 @@ def _check_comparable(new: Audit, old: Audit) -> None:
 
 
 def _judge(
-    rule: Rule, segment: str | None, audits: RetrainedEstimates, against: RetrainedEstimates, level: float
+    rule: Rule,
+    segment: str | None,
+    counted: str | None,
+    audits: RetrainedEstimates,
+    against: RetrainedEstimates,
+    level: float,
 ) -> Verdict:
     new, larger_is_worse = audits.bound_mean(level), MEASURES[rule.measure].larger_is_worse
     earlier = shared = None
@@ -339,5 +347,5 @@ def _judge(
         outcome = "fail" if beyond else "pass" if within else "inconclusive"
     return Verdict(
         rule.title, rule.measure, segment, outcome, new.value, new.rows, earlier, shared, lower, upper, limit,
-        larger_is_worse,
+        larger_is_worse, counted,
     )  # fmt: skip

@@ -12,12 +12,12 @@ import pyarrow as pa
 
 from fragility.arrays import Booleans, Floats, Integers
 from fragility.certificates import Audit
+from fragility.certificates.flips import bound_flips, flip_columns, settled_within
 from fragility.errors import Advice, CertificateError, DataError
 from fragility.gate.estimates import Estimate, Keys, estimate_auroc, estimate_mean, estimate_share
-from fragility.gate.rules import PREDICTED, Rule
+from fragility.gate.rules import PATH, PREDICTED, SETS, Rule
 from fragility.ids import IdSpan, id_keys, id_text, places_by_id, say_unlabelled
 from fragility.policy import LabelledRows
-from fragility.scores import flips_within
 from fragility.segments import read_by, read_values, segment_rows
 
 Estimator = Callable[[Booleans, float], Estimate]  # (n,) rows of a segment, level of the bounds
@@ -51,17 +51,41 @@ class AuditEvidence:
         return id_keys(self.ids)
 
 
-def prepare_estimator(rule: Rule, evidence: AuditEvidence, min_confidence: float) -> Estimator:
-    """Return what estimates the measure of a rule on any rows of an audit."""
+def choose_counting(rule: Rule, audits: Sequence[AuditEvidence], min_confidence: float) -> str | None:
+    """Return how a rule counts early flips in all audits concerned; None for a rule about something else.
+
+    Shares compare only if they are counted alike: over all sets of groups if every confident row of every audit was
+    searched, else along the path.
+    """
+    if rule.measure != "flips_early" or rule.counted == PATH:
+        return rule.counted
+    settled = settled_within(rule.groups, [one.audit for one in audits], min_confidence)
+    if rule.counted == SETS and not settled:
+        raise DataError(
+            f"a rule counts predictions that flip within {rule.groups} groups over all sets of groups, but not every "
+            "confident row of the audit was searched; audit with ",
+            Advice("lattice=True", "--lattice"),
+            ', or declare counted = "path"',
+        )
+    return SETS if settled else PATH
+
+
+def prepare_estimator(
+    rule: Rule, evidence: AuditEvidence, min_confidence: float, counted: str | None = None
+) -> Estimator:
+    """Return what estimates the measure of a rule on any rows of an audit; counted: as `choose_counting` says."""
     if rule.measure == "flips_early":
-        got = evidence.read("confidence", "flip_budget")
-        holds = np.asarray(flips_within(rule.groups, got["flip_budget"], evidence.audit.protocol.depth), dtype=bool)
-        if rule.groups > evidence.audit.protocol.depth:
+        protocol, declared = evidence.audit.protocol, evidence.audit.manifest.lattice
+        most = protocol.depth if counted == PATH else len(protocol.groups)
+        if rule.groups > most:
             raise DataError(
-                f"a rule asks which predictions flip within {rule.groups} groups, but the audit removes only "
-                f"{evidence.audit.protocol.depth}; lower groups, or audit with a larger depth"
+                f"a rule asks which predictions flip within {rule.groups} groups, but the audit removes only {most}; "
+                "lower groups, or audit with a larger depth"
             )
-        return _share_of(holds, got["confidence"] >= min_confidence, evidence.keys)
+        table = pa.concat_tables(evidence.audit.batches(["confidence", *flip_columns(declared)]))
+        bounds = bound_flips(table, protocol, declared, search=counted == SETS)
+        confident = table.column("confidence").to_numpy() >= min_confidence
+        return _share_of(bounds.flips_within(rule.groups), confident, evidence.keys)
     if rule.measure == "exposure":
         column = evidence.audit.column_ranked_by(rule.mode or "exposure")
         got = evidence.read("confidence", column)

@@ -42,13 +42,15 @@ class Measure:
 
 
 MEASURES = {
-    "flips_early": Measure("confident predictions that flip within {groups} groups", True, ("groups",)),
+    "flips_early": Measure("confident predictions that flip within {groups} groups", True, ("groups", "counted")),
     "exposure": Measure("confident predictions with an exposure{to_mode} above {above:g}", True, ("mode", "above")),
     "lost": Measure("decisions expected to be lost at the declared rates", True),
     "brittle": Measure("confident predictions that are brittle under held-out stress", True),
     "accuracy": Measure("right predictions", False),
     "auroc": Measure("AUROC of the model", False),
 }
+SETS, PATH = "sets", "path"
+COUNTINGS = (SETS, PATH)  # how early flips are counted: over all sets of groups, or along the path
 LIMITS = ("at_most", "at_least", "allowance")
 
 
@@ -70,6 +72,10 @@ class Rule:
         Of ``exposure``: what counts as exposed.
     mode : str, optional
         Of ``exposure``: the failure mode, such as ``wrong``; by default the exposure of the certificate.
+    counted : {"sets", "path"}, optional
+        Of ``flips_early``: over all sets of groups, which the audits must have searched for every confident row; or
+        along the path, the strongest group first, which is at least as many groups. By default over sets where all
+        audits were searched, else along the path; verdicts say which.
     by : str, optional
         One verdict per segment: ``predicted`` for the predicted classes, or a column of the rows, as in
         :func:`share_by`.
@@ -84,6 +90,7 @@ class Rule:
     groups: int = EARLY
     above: float = 0.5
     mode: str | None = None
+    counted: str | None = None
     by: str | None = None
     name: str | None = None
 
@@ -103,10 +110,12 @@ class Rule:
             raise DataError(f"groups of a rule must be a whole number from 1 on, got {self.groups!r:.80}")
         if self.mode is not None and self.mode not in MODES:
             raise DataError(f"mode of a rule must be one of {', '.join(MODES)}; got {self.mode!r:.80}")
+        if self.counted not in (None, *COUNTINGS):
+            raise DataError(f"counted of a rule must be {' or '.join(COUNTINGS)}, got {self.counted!r:.80}")
         for name in ("by", "name"):
             if not isinstance(getattr(self, name), str | None) or getattr(self, name) == "":
                 raise DataError(f"{name} of a rule must be text, got {getattr(self, name)!r:.80}")
-        for name in ("groups", "above", "mode"):
+        for name in ("groups", "above", "mode", "counted"):
             if name not in own.options and name in self.to_dict():
                 raise DataError(f"a rule about {self.measure} does not read {name}; leave it out")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 from xml.etree import ElementTree
 
+from fragility.gate.rules import PATH, SETS
 from fragility.saving import save_form, without_nan
 from fragility.text import escape_controls, replace_controls
 
@@ -44,6 +45,8 @@ class Verdict:
         What the value, or the difference, is compared with.
     larger_is_worse : bool
         Whether the limit is a largest or a smallest value.
+    counted : str or None
+        Of early flips: ``sets`` over all sets of groups, or ``path`` along the path, which may miss some.
     """
 
     rule: str
@@ -58,6 +61,7 @@ class Verdict:
     upper: float
     limit: float
     larger_is_worse: bool
+    counted: str | None = None
 
     def sentence(self) -> str:
         """Return the verdict in words.
@@ -80,6 +84,10 @@ class Verdict:
         """
         if math.isnan(self.value):
             return "no rows to judge by"
+        counting = {None: "", SETS: ", counted over all sets of groups", PATH: ", counted along the path"}
+        return self._compare() + counting[self.counted]
+
+    def _compare(self) -> str:
         if self.earlier is None:
             ends = f"between {self._write(self.lower)} and {self._write(self.upper)}"
             limit = f"at {'most' if self.larger_is_worse else 'least'} {self._write(self.limit)}"

@@ -258,9 +258,12 @@ def measure_audit(
     estimates: dict[str, Share | Estimate] = {
         "flips_within_one": confident.flips_after_one,
         "flips_early": confident.flips_early,
-        "never_flips": share_of(confident.never, confident.rows),
+        "holds": confident.holds,
         "mean_exposure": _mean_of(evidence, "exposure", numbers.min_confidence),
     }
+    if confident.rows:  # a share is exact where no row is left of which it is not known; else it is at least this
+        found["flips_early_unsettled"] = confident.flips_early.unsettled
+        found["holds_unsettled"] = confident.holds.unsettled
     modes, lattice = audit.modes_declaration, audit.lattice_declaration
     for mode in modes.units if modes is not None else ():
         estimates[f"mean_exposure_{mode}"] = _mean_of(evidence, f"exposure_{mode}", numbers.min_confidence)

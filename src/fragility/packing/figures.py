@@ -8,6 +8,9 @@ A source is plain JSON, and one of two:
       A   "count" of such rows; "share" of them that meet "holds", another condition; "mean" or "sum" of "column";
           "accuracy": the share whose predicted class is that of the file "labels"
 
+A column is one of the table, or one of two that follow from it (``certificates.flips``): "fewest_groups", the size of
+the smallest failing set known, and "proved_groups": no set of up to so many groups flips the prediction, proved.
+
 A sum is exact before it is rounded (math.fsum), so the order of the rows does not matter.
 """
 
@@ -15,28 +18,34 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
 from fragility.arrays import Booleans
 from fragility.certificates import Audit
 from fragility.certificates.dependence import STABILITY_WORDS, Stability
+from fragility.certificates.flips import bound_flips, flip_columns
 from fragility.errors import CertificateError
 from fragility.files import read_json
 from fragility.gate.checking import EXPOSED
 from fragility.ids import id_text
+from fragility.intervals import share_of
 from fragility.packing.archive import NAME
 from fragility.scores import EARLY
 from fragility.wording import NONE_AT_ALL, NOT_SEARCHED
 
 AUDIT, MANIFEST = "audit", "audit/manifest.json"
 LABELS, RELIABILITY, VERDICTS, PARITY = "labels.json", "reliability.json", "gate/verdicts.json", "parity"
+FEWEST, PROVED = FOLLOWING = ("fewest_groups", "proved_groups")
+COUNTED = ("count", "share", "accuracy")
 COMPARE: dict[str, Callable[[Any, Any], Any]] = {
+    "<": operator.lt,
     "<=": operator.le,
     ">=": operator.ge,
     ">": operator.gt,
@@ -54,7 +63,13 @@ class Figure:
     label: str  # what it counts
     value: float | int | str | None  # None if there are no rows to compute it from
     shown: str  # as pages write it
+    interval: str | None  # of a share: its 95% interval
     source: Source
+
+    @property
+    def told(self) -> str:
+        """What pages write, with the interval of a share."""
+        return self.shown if self.interval is None else f"{self.shown} (95% interval {self.interval})"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plain form, as the pack's own document has it."""
@@ -92,13 +107,27 @@ class SourceReader:
         if "pointer" in source:
             value: float | int | str | None = _resolve_pointer(self.document(source["file"]), source["pointer"])
             return value
+        if source["aggregate"] in COUNTED:
+            held, rows = self.count(source)
+            return rows if source["aggregate"] == "count" else held / rows if rows else None
+        sums, rows = self._add(source)
+        total = math.fsum(sums)
+        return total if source["aggregate"] == "sum" else total / rows if rows else None
+
+    def count(self, source: Mapping[str, Any]) -> tuple[int, int]:
+        """Return how many rows have what a share is of, and of how many."""
+        sums, rows = self._add(source)
+        return round(math.fsum(sums)), rows
+
+    def _add(self, source: Mapping[str, Any]) -> tuple[list[float], int]:
+        """Return what the rows that meet a source's conditions add to it, and how many they are."""
         where, aggregate = source["where"], source["aggregate"]
         conditions = [*where, *([source["holds"]] if aggregate == "share" else [])]
         columns = list(dict.fromkeys([*(column for column, *_ in conditions), *_further_columns(source)]))
         rows, sums = 0, list[float]()
         labels = self._read_labels(source["labels"]) if aggregate == "accuracy" else {}
-        for batch in self.audit.batches(columns or ["id"]):
-            table = {name: batch.column(name).to_numpy(zero_copy_only=False) for name in columns}
+        for batch in self.audit.batches(self._columns_behind(columns)):
+            table = self._read(batch, columns)
             chosen = np.ones(len(batch), dtype=bool)
             for condition in where:
                 chosen &= _meets(table, condition)
@@ -111,10 +140,22 @@ class SourceReader:
             elif aggregate in ("mean", "sum"):
                 values = table[source["column"]][chosen].astype(np.float64)
                 sums += values[~np.isnan(values)].tolist()
-        if aggregate == "count":
-            return rows
-        total = math.fsum(sums)
-        return total if aggregate == "sum" else total / rows if rows else None
+        return sums, rows
+
+    def _columns_behind(self, columns: Sequence[str]) -> list[str]:
+        declared = self.audit.manifest.lattice
+        stored = [name for name in columns if name not in FOLLOWING]
+        followed = flip_columns(declared) if len(stored) < len(columns) else []
+        return list(dict.fromkeys([*stored, *followed])) or ["id"]
+
+    def _read(self, batch: pa.Table, columns: Sequence[str]) -> dict[str, Any]:
+        """Return columns of a table, and those that follow from it."""
+        followed: dict[str, Any] = {}
+        if any(name in FOLLOWING for name in columns):
+            bounds = bound_flips(batch, self.audit.protocol, self.audit.manifest.lattice)
+            followed = {FEWEST: bounds.fewest, PROVED: bounds.proved}
+        stored = (name for name in columns if name not in FOLLOWING)
+        return followed | {name: batch.column(name).to_numpy(zero_copy_only=False) for name in stored}
 
     def _read_labels(self, name: str) -> dict[str, str]:
         return {id_text(own_id): str(label) for own_id, label in self.document(name)}
@@ -166,8 +207,14 @@ def list_figures(reader: SourceReader, min_confidence: float) -> list[Figure]:
     declared = [*_declare_claims(reader.audit, min_confidence), *_declare_documents(reader, min_confidence)]
     found = []
     for name, label, write, source in declared:
-        value = reader.compute(source)
-        found.append(Figure(name, label, value, "no rows" if value is None else write(value), source))
+        value, interval = reader.compute(source), None
+        shown = "no rows" if value is None else write(value)
+        if source.get("aggregate") in ("share", "accuracy") and value is not None:
+            share = share_of(*reader.count(source))
+            interval = f"{share.lower:.1%} to {share.upper:.1%}"
+            if name in UNSETTLED and reader.count(UNSETTLED[name](min_confidence, reader.audit))[1]:
+                shown = f"at least {shown}"
+        found.append(Figure(name, label, value, shown, interval, source))
     return found
 
 
@@ -180,8 +227,14 @@ def _declare_claims(audit: Audit, min_confidence: float) -> Iterator[Declared]:
     yield "rows", "predictions audited", _write_count, {"file": MANIFEST, "pointer": "/rows"}
     yield "confident", f"of them confident: at least {100 * min_confidence:g}% sure", _write_count, _count(confident)
     for name, groups, lost in (("flips_after_one", 1, "one group is"), ("flips_early", EARLY, "one or two groups are")):
-        budget = ["flip_budget", "<=", min(groups, audit.protocol.depth)]
-        yield name, f"of the confident predictions flip when {lost} lost", _write_share, _share(confident, budget)
+        fewest = [FEWEST, "<=", groups]
+        yield name, f"of the confident predictions flip when {lost} lost", _write_share, _share(confident, fewest)
+    label = "of the confident predictions, of which it is not known whether two groups flip them"
+    yield "early_unsettled", label, _write_count, _unsettled(EARLY)(min_confidence, audit)
+    on_path = _share(confident, ["flip_budget", "<=", min(EARLY, audit.protocol.depth)])
+    yield "early_on_path", "of the confident predictions flip within two groups of the path", _write_share, on_path
+    holds = _share(confident, [PROVED, ">=", len(audit.protocol.groups)])
+    yield "holds", "of the confident predictions hold whatever groups are lost, proved", _write_share, holds
     if audit.manifest.baselines is not None:
         verdict = {"file": MANIFEST, "pointer": "/baselines/verdict"}
         yield "baselines", "under other baselines", lambda value: STABILITY_WORDS[Stability(value)], verdict
@@ -226,6 +279,22 @@ def _declare_documents(reader: SourceReader, min_confidence: float) -> Iterator[
 def list_parities(folder: Path) -> list[str]:
     """Return the comparisons of a pack, in order."""
     return [f"{PARITY}/{place}.json" for place in range(len(list((folder / PARITY).glob("*.json"))))]
+
+
+def _unsettled(groups: int) -> Callable[[float, Audit], Source]:
+    """Return what counts the confident rows of which it is not known whether so many groups flip them."""
+    return lambda least, audit: _count(
+        [["confidence", ">=", least], [FEWEST, ">", groups], [PROVED, "<", min(groups, len(audit.protocol.groups))]]
+    )
+
+
+def _count_open(least: float, audit: Audit) -> Source:
+    """Return what counts the confident rows of which it is not known whether they hold whatever is lost."""
+    every = len(audit.protocol.groups)
+    return _count([["confidence", ">=", least], [FEWEST, ">", every], [PROVED, "<", every]])
+
+
+UNSETTLED = {"flips_after_one": _unsettled(1), "flips_early": _unsettled(EARLY), "holds": _count_open}
 
 
 def _count(where: list[Any]) -> Source:

@@ -79,7 +79,7 @@ FRAMEWORKS = (
     ),
 )
 
-LOSS = ("flips_after_one", "flips_early", "never_flips", "exposed", "exposed_lost", "searched", "proved")
+LOSS = ("flips_after_one", "flips_early", "holds", "never_flips", "exposed", "exposed_lost", "searched", "proved")
 WRONG = ("exposed_wrong", "exposed_noisy", "exposed_stale")
 RATES = ("lost", "reliability_")
 

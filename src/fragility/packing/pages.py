@@ -112,7 +112,7 @@ def render_index(evidence: Evidence, figures: Sequence[Figure], findings: Sequen
     title = replace_controls(f"{settings.title}: {manifest.model.kind}")
     byline = "; ".join(text for text in (settings.author, settings.purpose, settings.date) if text)
     early, confident = by_name["flips_early"], by_name["confident"]
-    of_these = f"; of these {early.shown} flip when one or two groups of evidence are lost" if confident.value else ""
+    of_these = f"; of these {early.told} flip when one or two groups of evidence are lost" if confident.value else ""
     lead = [f"Of {by_name['rows'].shown} audited predictions {confident.shown} are confident{of_these}."]
     protocol, compared = evidence.audit.protocol, evidence.audit.baselines
     if compared is not None:
@@ -140,7 +140,7 @@ def render_index(evidence: Evidence, figures: Sequence[Figure], findings: Sequen
         title=title,
         byline=byline,
         lead=lead,
-        numbers=[(by_name[name].shown, by_name[name].label) for name in BIG if name in by_name][:MOST_BIG],
+        numbers=[_tell_number(by_name[name]) for name in BIG if name in by_name][:MOST_BIG],
         warning=f"{', '.join(unlike)} is not the model that was audited." if unlike else "",
         shown=tell_shown(evidence, by_name),
         missing=tell_missing(evidence, findings),
@@ -156,6 +156,11 @@ def render_index(evidence: Evidence, figures: Sequence[Figure], findings: Sequen
         files=_list_contents(evidence),
     )
     return render_document(title, body, GENERATOR)
+
+
+def _tell_number(figure: Figure) -> tuple[str, str]:
+    """Return a large number, and what it counts."""
+    return figure.shown, figure.label if figure.interval is None else f"{figure.label} ({figure.interval})"
 
 
 def _list_checks(evidence: Evidence) -> list[tuple[str, str]]:
@@ -228,7 +233,7 @@ def render_card(evidence: Evidence, figures: Sequence[Figure], findings: Sequenc
         "",
         "| figure | |",
         "|---|---:|",
-        *(f"| {escape_markdown(figure.label)} | {escape_markdown(figure.shown)} |" for figure in figures),
+        *(f"| {escape_markdown(figure.label)} | {escape_markdown(figure.told)} |" for figure in figures),
         "",
         "Shown:",
         "",

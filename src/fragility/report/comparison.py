@@ -12,6 +12,7 @@ from fragility.wording import (
     shorten_name,
     write_count,
     write_difference,
+    write_known_part,
     write_part,
     write_percent,
     write_points,
@@ -74,11 +75,12 @@ def _warn_of_protocols(pair: PairedAudits) -> str:
 
 
 def _describe_pairing(pair: PairedAudits) -> str:
-    """Return which rows two audits are compared on."""
+    """Return which rows two audits are compared on, and how flips are counted."""
+    counted = "flips over all sets of groups" if pair.by_sets else "flips along the paths"
     if not pair.shared:
-        return "no row in common, so each audit's own rows (Newcombe's interval)"
+        return f"no row in common, so each audit's own rows (Newcombe's interval), {counted}"
     rows = write_count(pair.shared, "shared row")
-    return f"{rows}, {pair.both_confident:,} confident in both (Tango's paired interval)"
+    return f"{rows}, {pair.both_confident:,} confident in both (Tango's paired interval), {counted}"
 
 
 def _write_difference_cells(one: Compared) -> tuple[str, ...]:
@@ -138,7 +140,7 @@ def _list_measures(audit: AuditNumbers) -> list[tuple[str, str]]:
         ("confident", write_part(sure.rows, audit.facts.rows)),
         ("confident, flip after one group", one),
         ("confident, flip early", early),
-        ("confident, do not flip", write_part(sure.never, sure.rows)),
+        ("confident, hold whatever is lost", write_known_part(sure.holds)),
         ("median exposure of confident", f"{sure.exposure.median:.2f}" if sure.exposure else "none confident"),
         ("mean exposure of all", f"{audit.everything.mean_exposure:.2f}"),
         ("strongest evidence most often", shorten_name(audit.focus.strongest.name)),

@@ -14,7 +14,7 @@ from fragility.report.blocks import Figure, Table
 from fragility.report.sentences import describe_case
 from fragility.report.summary import AuditNumbers, Case, Loss, ModeNumbers, Quartiles, ReviewView, SetNumbers
 from fragility.text import shorten
-from fragility.wording import describe_curve, write_interval, write_part, write_percent
+from fragility.wording import describe_curve, write_interval, write_known_part, write_percent
 
 MIDDLE = (LEFT + RIGHT) / 2
 SHOWN_STEPS = 10
@@ -25,7 +25,7 @@ QUARTERS = [(tick / 4, f"{tick / 4:.0%}") for tick in range(5)]
 
 def show_shares(entries: Sequence[tuple[str, Share]], caption: str) -> Figure:
     """Return shares that flip early as a figure, with their numbers folded."""
-    rows = [(name, write_part(share.count, share.rows), write_interval(share)) for name, share in entries]
+    rows = [(name, write_known_part(share), write_interval(share)) for name, share in entries]
     table = Table("The picture in numbers", ("", "flip early", "95% interval"), rows, folded=True)
     return Figure([svg.draw_shares(entries)], caption, table)
 
@@ -34,12 +34,23 @@ def show_shares(entries: Sequence[tuple[str, Share]], caption: str) -> Figure:
 
 
 def fold_budgets(numbers: SetNumbers) -> list[tuple[str, int]]:
-    """Return (how many groups, predictions) with long tails folded; the last entry is for those that never flip."""
-    steps = list(numbers.flips_at)
+    """Return (how many groups, predictions) with long tails folded, by the fewest groups known to flip them.
+
+    The last entry is for those of which no failing set is known.
+    """
+    steps = list(numbers.fewest)
+    while len(steps) > 1 and not steps[-1] and len(steps) > len(numbers.flips_at):
+        steps.pop()
     shown = [(str(k), count) for k, count in enumerate(steps[:SHOWN_STEPS], start=1)]
     if len(steps) > SHOWN_STEPS:
         shown = [*shown[:-1], (f"{SHOWN_STEPS}+", sum(steps[SHOWN_STEPS - 1 :]))]
-    return [*shown, ("none", numbers.never)]
+    return [*shown, ("none", numbers.none_known)]
+
+
+def name_unflipped(audit: AuditNumbers) -> str:
+    """Return what is known of predictions without a known failing set."""
+    holds, unknown = audit.everything.holds, audit.everything.none_known
+    return "holds whatever is lost" if holds.count == unknown else f"none known ({holds.count:,} of all hold, proved)"
 
 
 def draw_budgets(audit: AuditNumbers) -> str:

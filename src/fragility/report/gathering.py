@@ -10,7 +10,7 @@ part of the report whose memory grows with rows.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeAlias
 
@@ -23,6 +23,7 @@ from fragility.arrays import Floats, Integers
 from fragility.certificates import Audit, BaselineComparison, ModesDeclaration
 from fragility.certificates.comparison import differences_between, rows_by_id
 from fragility.certificates.dependence import name_stability
+from fragility.certificates.flips import settled_within
 from fragility.certificates.modes import costs_of_row
 from fragility.errors import DataError
 from fragility.evidence.replacements import Replacement, find_replacements
@@ -34,6 +35,7 @@ from fragility.reliability.outcomes import FailureProbability
 from fragility.report.inputs import GivenRows, LabelTally, add_values, read_brittle, read_classes
 from fragility.report.summary import AuditNumbers
 from fragility.report.tally import Row, SetTally, read_pieces
+from fragility.scores import EARLY
 from fragility.segments import ByColumn, Coded, SegmentTally, read_by, segment_rows
 from fragility.stress.labels import BrittleLabels
 
@@ -41,8 +43,8 @@ ALPHA = 0.05
 EXPOSED_SHARE = 0.2  # the exposed corner: the most exposed fifth of the confident predictions
 MAP_COLUMNS, MAP_LINES, MAP_RIGHT = 40, 40, 4.0
 
-# A column, or None for the predicted class, and its segments: their names and the shares that flip early.
-Cut: TypeAlias = tuple[str | None, Sequence[tuple[str, Share]]]
+# A column, or None for the predicted class, its segments (names and shares that flip early), and which may be named.
+Cut: TypeAlias = tuple[str | None, Sequence[tuple[str, Share]], Collection[str]]
 
 
 @dataclass(frozen=True)
@@ -129,13 +131,15 @@ def _summarise_audit(
     if settings.brittle is not None:
         tallies.append(LabelTally("brittle", *read_brittle(settings.brittle, least, protocol)))
     density = np.zeros((MAP_COLUMNS, MAP_LINES), dtype=np.int64)
-    segments = [SegmentTally(own, protocol.depth, least) for own in coded]
+    segments = [SegmentTally(own, protocol.depth, audit.classes, least) for own in coded]
     for piece in read_pieces(audit):
         everything.add(piece)
         confident.add(piece.take(piece.confidence >= least))
         np.add.at(density, _place_on_map(piece.confidence, piece.exposure), 1)
         for segment in segments:
-            segment.add(int(piece.position[0]), piece.budget, piece.confidence, piece.exposure)
+            segment.add(
+                int(piece.position[0]), piece.predicted, piece.budget, piece.bounds, piece.confidence, piece.exposure
+            )
         for tally in tallies:
             tally.add(piece, audit.classes)
     condition = declared.condition(protocol) if declared is not None and declared.has_failures else None
@@ -149,10 +153,13 @@ def _summarise_audit(
     every = everything.summarise(() if confident.rows else cases, condition)
     sure = confident.summarise(cases if confident.rows else (), condition)
     focus, shares = sure if sure.rows else every, tuple(segment.shares() for segment in segments)
-    cuts: list[Cut] = [(None, [(each.predicted, each.flips_early) for each in focus.class_losses])]
+    classes = [(each.predicted, each.flips_early) for each in focus.class_losses]
+    cuts: list[Cut] = [(None, classes, {name for name, _ in classes})]
     for own in shares:
         numbers = [(each.name, each.confident if sure.rows else each.everything) for each in own.segments]
-        cuts.append((own.column, [(name, each.flips_early) for name, each in numbers]))
+        # A segment that differs only because it is predicted another class is not named in the headline.
+        clear = {name for name, each in numbers if each.differs_within_class}
+        cuts.append((own.column, [(name, each.flips_early) for name, each in numbers], clear))
     threshold, corner = (confident if confident.rows else everything).find_threshold(EXPOSED_SHARE)
     cells = tuple((int(x), int(y), int(density[x, y])) for x, y in np.argwhere(density > 0))
     return AuditNumbers(
@@ -181,12 +188,14 @@ def _place_on_map(confidence: Floats, exposure: Floats) -> tuple[Integers, Integ
 
 def find_worst(cuts: Sequence[Cut]) -> summary.WorstSegment | None:
     """Return the segment that differs most clearly from the rest, or None."""
-    count = sum(len(segments) for _, segments in cuts if len(segments) > 1)
+    count = sum(len(segments) for _, segments, _ in cuts if len(segments) > 1)
     if not count:
         return None
     z, clearest, found = normal_quantile(1 - ALPHA / count), 0.0, None
-    for column, segments in cuts:
+    for column, segments, named in cuts:
         for place, (name, early) in enumerate(segments):
+            if name not in named:
+                continue
             others = [*segments[:place], *segments[place + 1 :]]
             rest = share_of(sum(share.count for _, share in others), sum(share.rows for _, share in others))
             if not early.rows or not rest.rows:
@@ -343,12 +352,16 @@ def pair_audits(
     """Compare every audit with the first; ``codes`` are the segments of each audit's rows, by column."""
     if len(audits) < 2:
         return ()
+    by_sets = settled_within(EARLY, [audit for _, audit in audits], min_confidence)
     tables = [
-        rows_by_id(audit, min_confidence).assign(**{f"segment_{place}": one.codes for place, one in enumerate(own)})
+        rows_by_id(audit, min_confidence, by_sets=by_sets).assign(
+            **{f"segment_{place}": one.codes for place, one in enumerate(own)}
+        )
         for (_, audit), own in zip(audits, codes, strict=True)
     ]
     return tuple(
-        _pair(audits[0], later, tables[0], table, codes[0]) for later, table in zip(audits[1:], tables[1:], strict=True)
+        _pair(audits[0], later, tables[0], table, codes[0], by_sets)
+        for later, table in zip(audits[1:], tables[1:], strict=True)
     )
 
 
@@ -358,6 +371,7 @@ def _pair(
     before: pd.DataFrame,
     after: pd.DataFrame,
     codes: Sequence[Coded],
+    by_sets: bool,
 ) -> summary.PairedAudits:
     """Compare shares of the same rows if the audits share some, else of each audit's own rows."""
     both = before.index.intersection(after.index)
@@ -400,6 +414,7 @@ def _pair(
             )
             for place, coded in enumerate(codes)
         ),
+        by_sets=by_sets,
         rank_correlation=_correlate_ranks(one["exposure"], two["exposure"]),
     )
 

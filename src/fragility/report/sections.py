@@ -43,9 +43,9 @@ from fragility.wording import (
     shorten_name,
     write_count,
     write_interval,
+    write_known,
     write_part,
     write_percent,
-    write_share,
 )
 
 SHOWN_IN_PICTURE = 4
@@ -61,11 +61,13 @@ WAYS = {
     "independent": f"{LOSS_NAMES['independent']}; the shares of the margin so lost, added up (may exceed 100%)",
     "common": f"{LOSS_NAMES['common']}; the mean share of the margin lost over the severities",
 }
+UPPER_LIMIT = (
+    "The number of groups k* of a certificate is an upper bound on the fewest that would do: it is found by removing "
+    "the strongest first. {}"
+)
 LIMITS = (
     "A certificate is a witness of fragility, not a proof of robustness: it shows one way in which a prediction loses "
     "its support. A prediction that does not flip here may flip under another protocol.",
-    "The number of groups a certificate names is an upper bound on the fewest that would do; it is found by removing "
-    "the strongest first, not by trying all sets.",
     "Nothing here says that a prediction is wrong. It says what the prediction would be without that evidence.",
     "All numbers hold for this model, these rows and this protocol.",
 )
@@ -144,7 +146,7 @@ def _list_large_numbers(audit: AuditNumbers) -> list[tuple[str, str]]:
         (focus.flips_after_one, f"{those} flip when one group is lost ({{}})"),
         (focus.flips_early, f"{those} flip early, within two groups ({{}})"),
     ]
-    numbers = [(write_percent(one.value), text.format(write_interval(one))) for one, text in shares]
+    numbers = [(write_known(one), text.format(write_interval(one))) for one, text in shares]
     return [(f"{rows:,}", "predictions audited" if rows != 1 else "prediction audited"), *numbers]
 
 
@@ -210,26 +212,32 @@ def _show_segments(audit: AuditNumbers, shares: SegmentShares, place: int) -> Se
         own, name = one.confident if audit.confident.rows else one.everything, shorten_name(one.name)
         entries.append((name, own.flips_early))
         median = "no flip" if own.median_flip_budget is None else str(own.median_flip_budget)
-        numbers = (write_interval(own.flips_early), median, f"{own.mean_exposure:.2f}")
+        standardised = "unknown" if own.standardised is None else write_percent(own.standardised)
+        numbers = (write_interval(own.flips_early), standardised, median, f"{own.mean_exposure:.2f}")
         counts = (f"{one.everything.rows:,}", f"{own.rows:,}", count_cell(own.flips_early.count, own.rows))
-        rows.append((name, *counts, *(numbers if own.rows else ("none",) * 3)))
-    known = [(name, early) for name, early in entries if early.rows]
-    text = f"All {noun} are in one segment of {column}."
-    if len(known) > 1:
-        most, least = (pick(known, key=lambda entry: entry[1].value) for pick in (max, min))
-        text = (
-            f"Most often where {column} is {most[0]}: {most[1].count:,} of {most[1].rows:,} flip early, "
-            f"{write_share(most[1])}. Least often where it is {least[0]}: {least[1].count:,} of {least[1].rows:,}, "
-            f"{write_share(least[1])}."
-        )
+        rows.append((name, *counts, *(numbers if own.rows else ("none",) * 4)))
     picture = draw_shares([(name_all(audit), audit.focus.flips_early), *entries])
-    head = (column, "rows", noun, "flip early", "95% interval", "median k*", "mean exposure")
+    head = (column, "rows", noun, "flip early", "95% interval", "standardised", "median k*", "mean exposure")
     blocks: list[Block] = [
-        Text([text]),
+        Text(sentences.describe_segments(shares, audit)),
         Figure([picture], f"Share of {noun} that flip early, by {column}; lines are 95% intervals."),
         Table(f"{noun.capitalize()} by {column}", head, rows, sortable=True),
+        _show_within_classes(audit, shares),
     ]
     return Section(f"by-{place}", f"By {column}", blocks)
+
+
+def _show_within_classes(audit: AuditNumbers, shares: SegmentShares) -> Table:
+    """Return how many predictions of each segment flip early among those of one class, the most frequent classes."""
+    shown = [one.predicted for one in audit.focus.class_losses[:SHOWN_CLASSES]]
+    places = [shares.classes.index(label) for label in shown]
+    rows = []
+    for one in shares.segments:
+        own = one.confident if audit.confident.rows else one.everything
+        cells = [count_cell(own.by_class[place].count, own.by_class[place].rows) for place in places]
+        rows.append((shorten_name(one.name), *cells))
+    head = (shorten_name(shares.column), *(f"predicted {shorten_name(label)!r}" for label in shown))
+    return Table("Those that flip early, within each predicted class", head, rows, sortable=True)
 
 
 # --- k*, collapse, three ways -------------------------------------------------------------------------------
@@ -239,10 +247,13 @@ def _show_budgets(audit: AuditNumbers) -> Section:
     everything, confident = figures.fold_budgets(audit.everything), figures.fold_budgets(audit.confident)
     rows = []
     for (label, every), (_, sure) in zip(everything, confident, strict=True):
-        name = {"none": "does not flip", "1": "1 group"}.get(label, f"{label} groups")
+        name = {"none": figures.name_unflipped(audit), "1": "1 group"}.get(label, f"{label} groups")
         rows.append((name, write_part(sure, audit.confident.rows), write_part(every, audit.everything.rows)))
-    table = Table("Predictions by the number of groups lost until they flip", ("flips after", "confident", "all"), rows)
-    caption = "k*: how many groups are lost, strongest first, until it flips."
+    table = Table("Predictions by the fewest groups known to flip them", ("flips after", "confident", "all"), rows)
+    caption = (
+        "The fewest groups whose loss is known to flip it: of the smallest failing set where sets were searched, else "
+        "of the path, strongest group first."
+    )
     figure = Figure([figures.draw_budgets(audit)], caption, table)
     heading = "How many groups each prediction rests on"
     return Section("groups-needed", heading, [Text(sentences.describe_budgets(audit)), figure])
@@ -300,8 +311,8 @@ def _show_losses(audit: AuditNumbers) -> Section:
         (
             shorten_name(one.predicted),
             f"{one.rows:,}",
-            write_percent(one.flips_after_one.value),
-            write_percent(one.flips_early.value),
+            write_known(one.flips_after_one),
+            write_known(one.flips_early),
             write_interval(one.flips_early),
             f"{one.mean_exposure:.2f}",
             *(write_percent(count / one.rows) for count in one.half),
@@ -512,7 +523,7 @@ def _show_accuracy(audits: Sequence[AuditNumbers]) -> Section:
 
 
 def _show_limits(audits: Sequence[AuditNumbers]) -> Section:
-    blocks: list[Block] = [Text(LIMITS)]
+    blocks: list[Block] = [Text([*LIMITS[:1], UPPER_LIMIT.format(sentences.describe_searched(audits)), *LIMITS[1:]])]
     for audit in audits:
         if audit.facts.partial:
             unseen = join_names([shorten(reason, 200) for reason in audit.facts.partial], MOST_NAMES)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fragility.certificates.dependence import Stability, describe_under_all
 from fragility.report.summary import (
     Accuracy,
@@ -13,10 +15,13 @@ from fragility.report.summary import (
     ReviewView,
     WorstSegment,
 )
+from fragility.segments import SegmentNumbers, SegmentShares
 from fragility.wording import (
     describe_artificial,
+    describe_counting,
     describe_failure,
     describe_guarantee,
+    describe_holding,
     describe_operator,
     describe_prediction,
     describe_rule,
@@ -25,13 +30,16 @@ from fragility.wording import (
     shorten_name,
     write_count,
     write_difference,
+    write_early,
     write_interval,
+    write_known_part,
     write_part,
     write_percent,
     write_share,
 )
 
 SHOWN_ROWS = 20
+SHOWN_SEGMENTS = 4
 FEW = 30  # fewer wrong or brittle rows than this do not tell two orders apart
 BASELINES = {
     "typical": "the most frequent category in training, and the training mean of numbers",
@@ -151,8 +159,8 @@ def write_headline(audit: AuditNumbers) -> list[str]:
         return [f"The one prediction audited is {sure}confident; {outcome}."]
     early = focus.flips_early
     text = (
-        f"{early.count:,} of {count_focus(audit, early.rows)} flip early, {write_share(early)}: "
-        "they change when one or two groups of evidence are lost."
+        f"{_start(write_early(early, name_focus(audit)))}: they change when one or two groups of evidence are lost. "
+        f"{describe_counting(early, focus.early_on_path)}"
     )
     if not audit.confident.rows:
         text = f"None of {write_count(rows, 'prediction')} is {name_limit(audit)}. {text}"
@@ -166,6 +174,10 @@ def write_headline(audit: AuditNumbers) -> list[str]:
     return sentences
 
 
+def _start(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]
+
+
 def _describe_worst(worst: WorstSegment, sure: str) -> str:
     early, name, rest = worst.flips_early, shorten_name(worst.name), "the others"
     rows = f"{sure}{name!r} predictions"
@@ -174,7 +186,7 @@ def _describe_worst(worst: WorstSegment, sure: str) -> str:
     elif worst.rest_name is not None:
         rest = repr(shorten_name(worst.rest_name))
     return (
-        f"{early.count:,} of {early.rows:,} {rows} flip early, {write_share(early)}, against "
+        f"{_start(write_early(early, rows))}, against "
         f"{write_percent(worst.rest.value)} ({write_interval(worst.rest)}) of {rest}."
     )
 
@@ -189,10 +201,11 @@ def describe_finding(audit: AuditNumbers) -> list[str]:
         rests = f"They lean most on {shorten_name(strongest.name)}, the strongest evidence of {count}"
     if not flipping.alone:
         rests += "; no single group flips any of them" if focus.rows > 1 else ""
-    elif flipping.name == strongest.name:
-        rests += f"; losing it alone flips {flipping.alone:,}"
     else:
-        rests += f"; losing {shorten_name(flipping.name)} alone flips the most, {flipping.alone:,}"
+        which = "it" if flipping.name == strongest.name else shorten_name(flipping.name)
+        least = "" if focus.alone_exact else "at least "
+        rests += f"; losing {which} alone flips {least}{flipping.alone:,}"
+        rests += "" if flipping.name == strongest.name else ", the most"
     if accuracy is not None and accuracy.enough_rows:
         _, meaning = describe_accuracy(audit, accuracy)
     else:
@@ -236,11 +249,17 @@ def describe_budgets(audit: AuditNumbers) -> list[str]:
     places = ("flip within one removal", "within two", "within three")[: len(focus.flips_at)]
     flipping = [f"{write_part(sum(focus.flips_at[:k]), focus.rows)} {place}" for k, place in enumerate(places, start=1)]
     text = (
-        f"Of {count_focus(audit, focus.rows)}, {join_names(flipping)}; {write_part(focus.never, focus.rows)} do not "
-        f"flip within {write_count(audit.protocol.depth, 'removal')}."
+        f"Along the path, the strongest group first: of {count_focus(audit, focus.rows)}, {join_names(flipping)}; "
+        f"{write_part(focus.never, focus.rows)} do not flip within its {write_count(audit.protocol.depth, 'removal')}."
     )
     if found is None:
-        return [text]
+        return [f"{text} Other sets of groups were not searched, so fewer groups may be enough."]
+    one, early = focus.flips_after_one, focus.flips_early
+    counts = [
+        f"{write_known_part(share)} {flips}"
+        for share, flips in ((one, "flip when some single group is lost"), (early, "when some one or two are"))
+    ]
+    every = f"Whichever groups are lost: {join_names(counts)}; {describe_holding(focus.holds)}."
     rows = "each" if found.searched == focus.rows else f"{found.searched:,}"
     fewer, minimum = (write_part(count, found.searched) for count in (found.fewer, found.minimum))
     searched = (
@@ -250,7 +269,55 @@ def describe_budgets(audit: AuditNumbers) -> list[str]:
     )
     if found.expected_lost is not None and found.condition is not None:
         searched += f" {found.condition.capitalize()}, about {found.expected_lost:,.1f} of {focus.rows:,} are lost."
-    return [text, searched]
+    return [every, text, searched]
+
+
+def describe_searched(audits: Sequence[AuditNumbers]) -> str:
+    """Return for how many predictions a search of all sets adds to the path; a sentence."""
+    numbers = [(audit.focus.rows, audit.focus.lattice) for audit in audits]
+    searched = sum(0 if found is None else found.searched for _, found in numbers)
+    settled = sum(0 if found is None else found.minimum + found.none_proved for _, found in numbers)
+    rows = sum(count for count, _ in numbers)
+    if not searched:
+        return "Other sets were not searched."
+    which = f"all {rows:,}" if searched == rows else f"{searched:,} of {rows:,}"
+    sure = "for each of them the fewest is proved" if settled == searched else f"for {settled:,} the fewest is proved"
+    return f"For {which} {name_focus(audits[0])} all sets of groups were searched beside the path, and {sure}."
+
+
+def describe_segments(shares: SegmentShares, audit: AuditNumbers) -> list[str]:
+    """Return which segments flip early clearly more or less often than the others, and whether classes explain it."""
+    column, focus = shorten_name(shares.column), "confident" if audit.confident.rows else "everything"
+    known = [(shorten_name(one.name), own) for one in shares.segments if (own := getattr(one, focus)).rows]
+    if len(known) < 2:
+        return [f"All {name_focus(audit)} are in one segment of {column}."]
+    clear = sorted((one for one in known if one[1].differs), key=lambda one: -one[1].flips_early.value)
+    texts = [" ".join(_describe_segment(audit, column, *one) for one in dict.fromkeys([*clear[:1], *clear[-1:]]))]
+    if not clear:
+        counted = f"{write_count(len(known), 'segment')} of {column}"
+        test = "Fisher's exact test, corrected for their number, 5%"
+        texts = [f"None of the {counted} flips early clearly more or less often than the others ({test})."]
+    rates = [f"{name} {write_percent(own.standardised)}" for name, own in known if own.standardised is not None]
+    told = f" (shares with the predicted classes of all: {join_names(rates, SHOWN_SEGMENTS)})" if rates else ""
+    lost = [name for name, own in clear if not own.differs_within_class]
+    kept = [name for name, own in known if own.differs_within_class]
+    if lost:
+        texts.append(
+            f"Within predicted classes the difference of {join_names(lost, SHOWN_SEGMENTS)} disappears{told}: it "
+            "comes from which classes are predicted there."
+        )
+    if kept:
+        verb = "differs" if len(kept) == 1 else "differ"
+        texts.append(
+            f"Within predicted classes {join_names(kept, SHOWN_SEGMENTS)} {verb} clearly from the others"
+            f"{'' if lost else told}."
+        )
+    return texts
+
+
+def _describe_segment(audit: AuditNumbers, column: str, name: str, own: SegmentNumbers) -> str:
+    early = own.flips_early
+    return f"Where {column} is {name}, {write_early(early, name_focus(audit))}."
 
 
 def describe_review(view: ReviewView, noun: str) -> list[str]:

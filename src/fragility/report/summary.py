@@ -233,6 +233,7 @@ class LatticeNumbers:
     searched: int  # predictions that were searched; all other counts are of these
     fewer: int  # predictions that fewer groups flip than the path needs, or that the path does not flip at all
     minimum: int  # predictions whose smallest failing set is proved
+    none_proved: int  # predictions that no loss of whole groups flips, proved
     by_size: tuple[tuple[int, int], ...]  # (groups, predictions whose smallest set found has so many)
     none_found: int
     expected_lost: float | None  # sum of the failure probabilities
@@ -274,9 +275,14 @@ class SetNumbers:
 
     rows: int
     flips_at: tuple[int, ...]  # predictions that flip at the 1st, 2nd ... removal
-    never: int
+    never: int  # predictions that no removal of the path flips
     flips_after_one: Share
     flips_early: Share
+    early_on_path: int  # of those that flip early, the ones that the path finds
+    holds: Share  # predictions that no loss of whole groups flips
+    fewest: tuple[int, ...]  # predictions whose smallest known failing set has 1, 2 ... groups
+    none_known: int  # predictions of which no failing set is known
+    alone_exact: bool  # whether `alone` of each group counts every row; else only those where it is the strongest
     mean_confidence: float
     mean_exposure: float
     exposure: Quartiles | None
@@ -440,6 +446,7 @@ class PairedAudits:
     flip_in_second_only: int
     compared: tuple[Compared, ...]
     segments: tuple[ComparedSegments, ...]
+    by_sets: bool  # whether flips are counted over all sets of groups, which all audits searched; else along the path
     rank_correlation: float | None  # Spearman, of exposure over the shared rows
 
     @property

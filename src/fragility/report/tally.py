@@ -20,13 +20,14 @@ import fragility.report.summary as summary
 from fragility.arrays import Booleans, Floats, Integers
 from fragility.certificates import Audit, ModesDeclaration
 from fragility.certificates.claims import indices_of
+from fragility.certificates.flips import FLIP_COUNTS, FlipBounds, bound_flips, read_share
 from fragility.certificates.modes import modes_claims_of
-from fragility.intervals import Share, share_of
+from fragility.intervals import share_of
 from fragility.protocol import Protocol
 from fragility.report.summary import Quartiles
-from fragility.scores import EARLY, EPSILON, flips_within
+from fragility.scores import EPSILON
 from fragility.segments import WHOLE
-from fragility.wording import MINIMUM, NOT_SEARCHED
+from fragility.wording import MINIMUM, NONE_AT_ALL, NOT_SEARCHED
 
 HALF = 0.5
 SHOWN_CASES = 20
@@ -62,6 +63,7 @@ class Piece:
     confidence: Floats  # (n,)
     margin: Floats  # (n,)
     budget: Integers  # (n,) k*; depth + 1 if a prediction never flips
+    bounds: FlipBounds  # what is known of the smallest failing sets
     losses: Floats  # (n, 3) targeted, independent, common; NaN if the protocol does not fade all evidence
     exposure: Floats  # (n,)
     thresholds: Floats  # (n, P) NaN if no severity flips
@@ -78,9 +80,9 @@ class Piece:
         arrays: Any = {
             name: None if (array := getattr(self, name)) is None else array[places]
             for name in self.__dataclass_fields__
-            if name != "table"
+            if name not in ("table", "bounds")
         }
-        return Piece(self.table.take(places), **arrays)
+        return Piece(self.table.take(places), bounds=self.bounds.take(places), **arrays)
 
 
 def read_pieces(audit: Audit) -> Iterator[Piece]:
@@ -120,6 +122,7 @@ def _read_piece(table: pa.Table, start: int, audit: Audit) -> Piece:
         predicted=indices_of(table.column("predicted").combine_chunks(), audit.classes, "predicted"),
         confidence=_read_column(table, "confidence"),
         margin=_read_column(table, "margin"),
+        bounds=bound_flips(table, protocol, audit.manifest.lattice),
         budget=np.where(flipped, table.column("flip_budget").to_numpy(), protocol.depth + 1).astype(np.int64),
         losses=read_columns("rcma", "independent_loss", "common_loss"),
         exposure=_read_column(table, "exposure"),
@@ -146,9 +149,15 @@ class SetTally:
         c, g, k = len(classes), len(protocol.groups), protocol.depth
         self.protocol, self.classes, self.detailed = protocol, [str(label) for label in classes], detailed
         self.ways = summary.WAYS if protocol.fading is not None else summary.WAYS[:2]
+        # Margins after a loss say whether it flips, unless they are of whichever class leads. Smoothed margins have the
+        # sign of the unsmoothed ones, but are smaller; at a tie of all classes by this factor.
+        self.alone_exact = detailed and protocol.reading != "current"
+        self.resolution = protocol.resolution / (1.0 + c * protocol.smoothing)
         w = len(self.ways)
         self.rows = self.confidence = self.lost = 0
         self.budgets = np.zeros((c, k + 2), dtype=np.int64)
+        self.fewest = np.zeros(g + 2, dtype=np.int64)
+        self.flipping = np.zeros((c, len(FLIP_COUNTS)), dtype=np.int64)
         self.exposures = np.zeros(EXPOSURE_STEPS + 1, dtype=np.int64)
         self.exposure_sums = [0] * c
         self.collapse = np.zeros((c if detailed else 0, k + 1, COLLAPSE_STEPS + 1), dtype=np.int64)
@@ -171,6 +180,9 @@ class SetTally:
         self.rows += len(piece)
         self.confidence += _sum_whole(piece.confidence)
         np.add.at(self.budgets, (piece.predicted, piece.budget), 1)
+        self.fewest += np.bincount(piece.bounds.fewest, minlength=len(self.fewest))
+        properties = np.stack(list(piece.bounds.list_properties().values()), axis=1)
+        np.add.at(self.flipping, piece.predicted, properties.astype(np.int64))
         self.exposures += np.bincount(_count_steps(piece.exposure, EXPOSURE_STEPS), minlength=EXPOSURE_STEPS + 1)
         for code in np.unique(piece.predicted):
             self.exposure_sums[code] += _sum_whole(piece.exposure[piece.predicted == code])
@@ -201,7 +213,10 @@ class SetTally:
     def _add_groups(self, piece: Piece) -> None:
         path, budget, g = piece.path, piece.budget, len(self.first)
         self.first += np.bincount(path[:, 0], minlength=g)
-        self.alone += np.bincount(path[budget == 1, 0], minlength=g)
+        if self.alone_exact and piece.drops is not None:
+            self.alone += (piece.margin[:, None] - piece.drops < -self.resolution).sum(axis=0)
+        else:
+            self.alone += np.bincount(path[budget == 1, 0], minlength=g)
         failing = (np.arange(path.shape[1]) < budget[:, None]) & (budget <= self.protocol.depth)[:, None]
         self.in_set += np.bincount(path[failing], minlength=g)
         if path.shape[1] > 1:
@@ -218,6 +233,7 @@ class SetTally:
         # k* is depth + 1 if the path does not flip a prediction, and no set has more groups than there are.
         fewer = known & ((piece.budget > piece.path.shape[1]) | (size < piece.budget))
         self.searched.update(searched=searched, fewer=int(fewer.sum()), minimum=states.count(MINIMUM))
+        self.searched.update(none_proved=states.count(NONE_AT_ALL))
         self.searched.update(none_found=searched - int(known.sum()))
         self.sizes.update(size[known].tolist())
         if "failure_probability" in piece.table.column_names:
@@ -234,6 +250,7 @@ class SetTally:
     def summarise(self, cases: Sequence[summary.Case], condition: str | None) -> summary.SetNumbers:
         """Return what was counted; `cases` are the worst rows, already read; `condition` is how evidence fails."""
         flips, names, g = self.budgets.sum(axis=0), self.protocol.group_names, len(self.first)
+        every = _name_counts(self.flipping.sum(axis=0))
         present = [code for code in np.argsort(-self.budgets.sum(axis=1), kind="stable") if self.budgets[code].any()]
         w = len(self.ways)
         chosen = [ways for size in range(w, -1, -1) for ways in combinations(range(w), size)]  # most ways first
@@ -248,8 +265,13 @@ class SetTally:
             rows=self.rows,
             flips_at=tuple(flips[1:-1].tolist()),
             never=int(flips[-1]),
-            flips_after_one=self._share_within(1, flips),
-            flips_early=self._share_within(EARLY, flips),
+            flips_after_one=read_share("after_one", every, self.rows),
+            flips_early=read_share("early", every, self.rows),
+            early_on_path=every["early_on_path"],
+            holds=read_share("holds", every, self.rows),
+            fewest=tuple(self.fewest[1:-1].tolist()),
+            none_known=int(self.fewest[-1]),
+            alone_exact=self.alone_exact,
             mean_confidence=_divide(self.confidence, self.rows),
             mean_exposure=_divide(sum(self.exposure_sums), self.rows),
             exposure=_read_quartiles(self.exposures, EXPOSURE_STEPS) if self.rows else None,
@@ -263,8 +285,8 @@ class SetTally:
                 summary.ClassLosses(
                     predicted=self.classes[code],
                     rows=(rows := int(self.budgets[code].sum())),
-                    flips_after_one=self._share_within(1, self.budgets[code]),
-                    flips_early=self._share_within(EARLY, self.budgets[code]),
+                    flips_after_one=read_share("after_one", _name_counts(self.flipping[code]), rows),
+                    flips_early=read_share("early", _name_counts(self.flipping[code]), rows),
                     mean_exposure=_divide(self.exposure_sums[code], rows),
                     half=tuple(self.half[code].tolist()),
                 )
@@ -294,11 +316,6 @@ class SetTally:
             modes=None if self.modes is None else self.modes.summarise(),
             cases=tuple(cases),
         )
-
-    def _share_within(self, removals: int, budgets: Counts) -> Share:
-        """Return how many flip within so many removals, of counts by k*; the last counts those that never flip."""
-        flips = flips_within(removals, np.arange(len(budgets)), self.protocol.depth)
-        return share_of(int(budgets[flips].sum()), int(budgets.sum()))
 
     def _read_loss(self, way: int) -> summary.Loss:
         name, counts = self.ways[way], self.losses[way]
@@ -356,6 +373,10 @@ class ModesTally:
             flips=share_of(self.flipped[mode], self.rows),
             units=tuple(sorted(units, key=lambda unit: (-unit.flip_chance, -unit.lost))),  # then as declared
         )
+
+
+def _name_counts(counts: Counts) -> dict[str, int]:
+    return dict(zip(FLIP_COUNTS, counts.tolist(), strict=True))
 
 
 # --- histograms and sums ----------------------------------------------------------------------------------------

@@ -252,7 +252,9 @@ def verdict_summary(audit: Audit) -> dict[str, Any]:
         "confident": tally.count("confident"),
         "confident_flip_after_one": tally.count("after_one"),
         "confident_flip_within_two": tally.count("early"),
-        "never_flip": tally.count("never_flips"),
+        "confident_flip_within_two_unsettled": tally.count("early_unsettled"),
+        "confident_hold": tally.count("holds"),
+        "never_flip_on_path": tally.count("never_flips"),
         **{f"mean_{name}": total / rows if rows else None for name, total in sums.items()},
     }
 

@@ -1,0 +1,140 @@
+"""How many groups it takes to flip a prediction: what the path and the search of all sets say together.
+
+With k* the flip budget of the path and s the size of the smallest failing set that a search found,
+
+    fewest    the smallest failing set known: min(k*, s); G + 1 if none is known
+    proved    no set of so many groups, or fewer, flips the prediction: s - 1 if s is proved to be the minimum, the
+              largest size searched if none was found, G if no set fails. Without a search 1, if k* > 1: the path begins
+              with the largest drop of the margin, so no other group flips a prediction alone that the first does not.
+              (Under the reading `current` a margin does not say which class leads, so nothing is proved.)
+
+A prediction flips within k groups if fewest <= k, and does not if proved >= k. Otherwise it is not settled. Every share
+of predictions that flip, in a terminal, report, gate, pack, run or statement, is counted here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from fragility.arrays import Booleans, Integers
+from fragility.certificates.lattice import LatticeDeclaration
+from fragility.intervals import Share, share_of
+from fragility.protocol import Protocol
+from fragility.scores import EARLY
+from fragility.wording import MINIMUM, NONE_AT_ALL, none_up_to
+
+PATH_COLUMNS = ("flip_budget", "flipped")
+SEARCH_COLUMNS = ("smallest_size", "smallest_state")
+# What is counted, and of how many more rows it is not known.
+FLIP_COUNTS = (
+    *("after_one", "after_one_unsettled", "early", "early_unsettled", "early_on_path"),
+    *("holds", "holds_unsettled"),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class FlipBounds:
+    """What is known of the smallest failing set of n predictions; G groups."""
+
+    fewest: Integers  # (n,) groups of the smallest failing set known; G + 1 if none is
+    proved: Integers  # (n,) no set of up to so many groups flips the prediction
+    on_path: Integers  # (n,) k*; G + 1 if the path does not flip the prediction
+    groups: int
+
+    def __len__(self) -> int:
+        return len(self.fewest)
+
+    def take(self, chosen: Any) -> FlipBounds:
+        """Return the chosen predictions."""
+        return FlipBounds(self.fewest[chosen], self.proved[chosen], self.on_path[chosen], self.groups)
+
+    def flips_within(self, groups: int) -> Booleans:
+        """Return (n,) whether some set of up to so many groups is known to flip a prediction."""
+        return self.fewest <= min(groups, self.groups)
+
+    def unsettled_within(self, groups: int) -> Booleans:
+        """Return (n,) whether nobody knows if a set of up to so many groups flips a prediction."""
+        return ~self.flips_within(groups) & (self.proved < min(groups, self.groups))
+
+    @property
+    def flips_early(self) -> Booleans:
+        """(n,) whether one or two groups are known to flip a prediction."""
+        return self.flips_within(EARLY)
+
+    @property
+    def holds(self) -> Booleans:
+        """(n,) whether a prediction is proved to hold whatever groups are lost."""
+        return self.proved >= self.groups
+
+    @property
+    def holds_unsettled(self) -> Booleans:
+        """(n,) whether nobody knows if a prediction holds whatever groups are lost."""
+        return (self.fewest > self.groups) & ~self.holds
+
+    def list_properties(self) -> dict[str, Booleans]:
+        """Return what is counted of every set of predictions, (n,) each; the names are FLIP_COUNTS."""
+        found = {
+            "after_one": self.flips_within(1),
+            "after_one_unsettled": self.unsettled_within(1),
+            "early": self.flips_early,
+            "early_unsettled": self.unsettled_within(EARLY),
+            "early_on_path": self.on_path <= EARLY,
+            "holds": self.holds,
+            "holds_unsettled": self.holds_unsettled,
+        }
+        return {name: found[name] for name in FLIP_COUNTS}
+
+
+def read_share(name: str, counts: Mapping[str, float], rows: int) -> Share:
+    """Return the share of rows that flip after one group, flip early or hold, from counts by FLIP_COUNTS."""
+    return share_of(int(counts[name]), rows, unsettled=int(counts[f"{name}_unsettled"]))
+
+
+def flip_columns(declared: LatticeDeclaration | None) -> list[str]:
+    """Return the columns of certificates that :func:`bound_flips` reads."""
+    return [*PATH_COLUMNS, *(() if declared is None else SEARCH_COLUMNS)]
+
+
+def bound_flips(
+    columns: pa.Table | pd.DataFrame, protocol: Protocol, declared: LatticeDeclaration | None, *, search: bool = True
+) -> FlipBounds:
+    """Return what certificates say of the smallest failing sets of their rows.
+
+    columns: those of :func:`flip_columns`. search: False to leave out what the search found, as if only the path were
+    known.
+    """
+    budget, flipped = (np.asarray(columns[name]) for name in PATH_COLUMNS)
+    g, n = len(protocol.groups), len(budget)
+    on_path = np.where(flipped.astype(bool), budget, g + 1).astype(np.int64)
+    fewest, proved = on_path, np.zeros(n, dtype=np.int64)
+    if protocol.reading != "current":
+        proved = (on_path > 1).astype(np.int64)
+    if declared is not None and search:
+        state, size = np.asarray(columns["smallest_state"], dtype=object), columns["smallest_size"]
+        size = np.nan_to_num(np.asarray(size, dtype=np.float64), nan=g + 1).astype(np.int64)
+        fewest = np.minimum(on_path, size)
+        none = np.where(state == none_up_to(declared.max_size), declared.max_size, 0)
+        proved = np.maximum(proved, np.where(state == MINIMUM, size - 1, none))
+        proved = np.where(state == NONE_AT_ALL, g, proved)
+    return FlipBounds(fewest, np.minimum(proved, g), on_path, g)
+
+
+def settled_within(groups: int, audits: Iterable[Any], min_confidence: float) -> bool:
+    """Return whether it is known of every confident prediction of some audits if so many groups flip it.
+
+    Only then do their shares compare by sets; else they compare by the path, which every audit has.
+    """
+    for audit in audits:
+        declared = audit.manifest.lattice
+        for batch in audit.batches(["confidence", *flip_columns(declared)]):
+            bounds = bound_flips(batch, audit.protocol, declared)
+            confident = batch.column("confidence").to_numpy() >= min_confidence
+            if (bounds.unsettled_within(groups) & confident).any():
+                return False
+    return True
