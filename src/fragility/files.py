@@ -9,6 +9,7 @@ unless its writer says that it writes such files.
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import math
 import os
@@ -19,8 +20,9 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 try:
     import fcntl
@@ -33,6 +35,7 @@ LOCK_NAME = ".fragility.lock"
 LOCK_PATIENCE = 60.0  # seconds to wait for another writer of the same folder
 LOCK_POLL = 0.02
 NESTING = 60  # our own documents nest four deep
+LARGE_FILE = 64 * 2**20
 JSON_LIMIT = 64 * 2**20  # a protocol of ten thousand columns takes about two MiB
 WHOLE_DIGITS = 300  # a whole number of so many digits is still a double
 SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -240,13 +243,41 @@ def force_to_disk(path: Path) -> None:
 # --- files of unknown origin ------------------------------------------------------------------------------------
 
 
-def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
+def open_regular(path: str | os.PathLike[str]) -> BufferedReader:
     """Open a file of unknown origin for reading; ValueError for a pipe or device, which could block or never end."""
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
         raise ValueError("it is not a regular file")
     return os.fdopen(handle, "rb")
+
+
+def digest_file(path: str | os.PathLike[str]) -> str:
+    """Return the SHA-256 of a regular file in hexadecimal, read piece by piece."""
+    with open_regular(path) as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def read_digested(path: str | os.PathLike[str], digest: str) -> bytes | None:
+    """Return the bytes of a regular file whose SHA-256 is known, in hexadecimal; None if the file has another.
+
+    A large file is digested before it is read: it may be nothing but holes.
+    """
+    with open_regular(path) as stream:
+        if stream.seek(0, os.SEEK_END) > LARGE_FILE:
+            stream.seek(0)
+            if hashlib.file_digest(stream, "sha256").hexdigest() != digest:
+                return None
+        stream.seek(0)
+        data = stream.read()
+    return data if hashlib.sha256(data).hexdigest() == digest else None
+
+
+def stored_size(path: str | os.PathLike[str]) -> int:
+    """Return how many bytes a file takes on the disk, or its size if that is less: holes take none."""
+    found = os.stat(path)
+    blocks = getattr(found, "st_blocks", None)
+    return found.st_size if blocks is None else min(found.st_size, 512 * blocks)
 
 
 def read_bounded(path: str | os.PathLike[str], limit: int) -> bytes:

@@ -391,7 +391,7 @@ def test_a_reader_finds_the_new_audit_where_the_old_one_goes(certs: Certificates
             certs.save(target)
         return open_regular(path)
 
-    monkeypatch.setattr("fragility.certificates.folder.open_regular", rewritten_meanwhile)
+    monkeypatch.setattr("fragility.files.open_regular", rewritten_meanwhile)
     assert len(Certificates.load(target)) == 12
 
 

@@ -1,11 +1,15 @@
 """A pack says what its certificates say, the same bytes each time, and nothing in it can be changed unnoticed."""
 
 import json
+import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import naive_pack
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from browser import AXE, chromium
 from small_audits import small_audit
@@ -13,7 +17,7 @@ from small_audits import small_audit
 import fragility as fg
 from fragility.canonical import canonical_bytes
 from fragility.packing.archive import describe_files, list_files
-from fragility.packing.figures import Figure
+from fragility.packing.figures import Figure, SourceReader
 from fragility.packing.guidance import FRAMEWORKS, QUESTIONS, find_answers
 from fragility.packing.packing import _decode_floats, _sign_pack
 from fragility.trust.keys import load_private_key
@@ -61,11 +65,75 @@ def test_a_pack_holds(made, which):
     outcome = fg.check_pack(getattr(made, which), public_key=made.public)
     assert outcome and [check.name for check in outcome.checks] == [
         *("files", "format", "digests", "protocol", "earlier format", "earlier digests", "earlier protocol"),
-        *("figures", "pages", "signature"),
+        *("sources", "figures", "pages", "signature"),
     ]  # fmt: skip
-    assert (
-        str(outcome).splitlines()[-1].startswith("the pack holds: its figures and pages follow from its certificates")
+    assert outcome.verdict == (
+        "the pack holds: its figures and pages follow from its sources; these sources are believed as they are: the "
+        "certificates, the earlier audit, the true classes, the labels of held-out stress, the reliability analysis "
+        "and the comparisons of models; fragility verify recomputes certificates, from the model and the rows"
     )
+
+
+def test_a_check_says_of_each_source_what_was_checked(made, copy):
+    document = json.loads((copy / "reliability.json").read_text())
+    document["predictions"][0]["p_flip"] += 0.125  # a forgery that agrees with itself
+    document["decisions_lost"] += 0.125
+    (copy / "reliability.json").write_text(json.dumps(document))
+    rewrite(copy)
+    detail = next(check.detail for check in fg.check_pack(copy).checks if check.name == "sources")
+    assert detail.startswith("only this was checked of them: the certificates: their digests, and that they agree with")
+    assert "the labels of held-out stress: nothing; the reliability analysis: that it is of the audited rows" in detail
+    alone = fg.check_pack(fg.pack_evidence(made.home / "audit", copy.parent / "alone"))
+    assert "these sources are believed as they are: the certificates; fragility verify" in alone.verdict
+
+
+def test_no_figure_is_computed_before_the_list_of_figures_is_right(copy, monkeypatch):
+    asked = []
+    add = SourceReader._add
+    monkeypatch.setattr(SourceReader, "_add", lambda self, source: asked.append(source) or add(self, source))
+
+    def flood(document):
+        document["figures"] += [{**document["figures"][1], "name": f"further {i}"} for i in range(500)]
+
+    listed = len(json.loads((copy / "pack.json").read_text())["figures"])
+    rewrite(copy, flood)
+    assert failed(copy) == "figures: pack.json lists other figures than this pack has: further 0"
+    assert 0 < len(asked) <= listed
+    rewrite(copy, lambda document: document["figures"].extend(document["figures"] * 3), fragility="99.0")
+    assert failed(copy).startswith("figures: pack.json lists ")
+    assert len(asked) <= 2 * listed
+
+
+def test_a_mean_is_over_the_values_that_are_there(made):
+    manifest = SimpleNamespace(lattice=None)
+    batch = pa.table({"x": [1.0, None, 0.5]}).to_batches()[0]
+    audit = SimpleNamespace(batches=lambda columns: [batch], manifest=manifest)
+    source = {"certificates": "audit", "where": [], "aggregate": "mean", "column": "x"}
+    assert SourceReader(made.pack, audit).compute(source) == 0.75
+
+
+def test_labels_of_stress_are_read_within_bounds(made, copy):
+    table = pq.read_table(copy / "stress.parquet")
+    long = pa.DictionaryArray.from_arrays(pa.array([0] * len(table)), [os.urandom(600_000).hex()])
+    pq.write_table(table.append_column("more", long), copy / "stress.parquet", compression="zstd")
+    assert (copy / "stress.parquet").stat().st_size < 1_500_000  # of 240 MB in memory
+    rewrite(copy)
+    assert failed(copy).startswith("sources: cannot read stress.parquet: its columns take ")
+    pq.write_table(pa.concat_tables([table] * 1000), copy / "stress.parquet", compression="zstd")
+    rewrite(copy)
+    message = "sources: cannot read stress.parquet: it declares 200000 rows, and such a file holds 200 at most"
+    assert failed(copy) == message
+    with open(copy / "stress.parquet", "wb") as file:
+        file.truncate(3 * 2**30)  # holes: nothing on the disk
+    rewrite(copy)
+    assert failed(copy) == "sources: cannot read stress.parquet: it is larger than 1 MiB, which no such file is"
+
+
+def test_labels_of_stress_of_other_rows_are_left_out(made, tmp_path):
+    rows = np.concatenate([made.rows, made.rows[:50] + 1.0])
+    stress = fg.label_brittle(made.model, rows, made.certs.protocol, fg.Stress(tau_confidence=0.7))
+    pack = fg.pack_evidence(made.home / "audit", tmp_path / "pack", stress=stress)
+    assert len(pq.read_table(pack / "stress.parquet")) == 200 and fg.check_pack(pack)
 
 
 def test_its_audit_can_be_verified(made):
@@ -168,9 +236,7 @@ def test_pages_of_another_version_hold_only_if_they_are_signed(made, copy):
     assert failed(copy).startswith("pages: ")  # anybody can sign with a key of their own
     outcome = fg.check_pack(copy, public_key=made.public)
     assert outcome and outcome.checks[-2].detail.endswith("; they are as they were signed")
-    assert outcome.verdict.endswith(
-        "its figures follow from its certificates, and its pages are those that were signed"
-    )
+    assert "its figures follow from its sources, and its pages are those that were signed; these" in outcome.verdict
 
 
 def test_a_damaged_certificate_is_refused(copy):
@@ -239,6 +305,7 @@ def test_sources_that_do_not_belong_are_refused(made, copy):
     document = json.loads((copy / "reliability.json").read_text())
     document["decisions_lost"] += 1.0
     (copy / "reliability.json").write_text(json.dumps(document))
+    rewrite(copy)
     rewrite(copy)
     assert failed(copy).startswith("sources: the reliability analysis says that ")
 

@@ -18,12 +18,12 @@ from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 
-from fragility.canonical import digest_bytes
+from fragility.canonical import DIGEST_PREFIX, digest_bytes
 from fragility.certificates.blocks import BlockDeclaration
 from fragility.certificates.dependence import COMPARED_ROWS, BaselineComparison, check_comparison_table
 from fragility.certificates.lattice import LatticeDeclaration
 from fragility.certificates.manifest import Manifest, digest_in_name, named_files, parse_manifest
-from fragility.certificates.parts import beside_name, decode_part, encode_part, part_name, short_digest
+from fragility.certificates.parts import beside_name, decode_part, encode_part, part_name
 from fragility.envelopes import signed_protocol
 from fragility.errors import CertificateError
 from fragility.files import (
@@ -31,10 +31,11 @@ from fragility.files import (
     JSON_LIMIT,
     LOCK_NAME,
     PART_NAME,
+    digest_file,
     exclusive,
     force_to_disk,
-    open_regular,
     read_bounded,
+    read_digested,
     sweep_parts,
     write_bytes,
 )
@@ -166,7 +167,7 @@ def commit(
 def place_file(path: Path, data: bytes) -> None:
     """Write a data file unless it is there; a file of its name that is not ours is left alone."""
     if os.path.lexists(path):
-        if path.is_file() and path.read_bytes() == data:
+        if path.is_file() and path.stat().st_size == len(data) and path.read_bytes() == data:
             return
         if path.name not in (_list_named(path.parent) or ()):
             raise CertificateError(f"{path} exists and is not a file of an audit; move it away")
@@ -193,7 +194,7 @@ def remove_unnamed(target: Path) -> None:
             path, digits = target / name, digest_in_name(name)
             if name in named or digits is None or path.is_symlink() or not path.is_file():
                 continue
-            if short_digest(path.read_bytes()) == digits:
+            if digest_file(path).startswith(digits):
                 path.unlink()
 
 
@@ -351,14 +352,13 @@ def _read_steady(folder: Path, read: Callable[[Manifest], Found]) -> Found:
 def _read_content(folder: Path, manifest: Manifest, name: str) -> bytes:
     """Return the bytes of a data file; refuse others than the manifest names. FileNotFoundError where it is gone."""
     try:
-        with open_regular(folder / name) as stream:
-            data = stream.read()
+        data = read_digested(folder / name, (manifest.files or {})[name].removeprefix(DIGEST_PREFIX))
     except FileNotFoundError:
         raise
     except (OSError, ValueError) as error:
         told = getattr(error, "strerror", None) or error
         raise CertificateError(f"cannot read {folder / name}: {told}") from error
-    if digest_bytes(data) != (manifest.files or {})[name]:
+    if data is None:
         raise CertificateError(f"{folder / name} was changed after it was written: the manifest names other bytes")
     return data
 

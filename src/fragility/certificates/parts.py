@@ -14,6 +14,7 @@ from itertools import chain
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from fragility.canonical import digest_bytes
@@ -25,6 +26,7 @@ from fragility.protocol import Protocol
 
 PART_ROWS = 50_000
 MOST_INFLATED = 1000  # times the file's size that a column may take uncompressed
+LEAST_DECODED, MOST_DECODED = 64 * 2**20, 100  # bytes, and times the file's size, that a table may take in memory
 # Few distinct values; in every other column a dictionary would be as large as what it replaces.
 REPEATING = (
     *("predicted", "flip_budget", "path.list.element", "path_predicted.list.element"),
@@ -82,7 +84,8 @@ def decode_table(
 
     Compressed data can stand for any amount of memory, so a file is refused, before it is decompressed, that declares
     more rows than ``most_rows``, more values of a column than ``most_values`` per row, or a column that inflates beyond
-    what the size of the file allows.
+    what the size of the file allows. A long text may be written once and named by every row, so texts are counted
+    before they are repeated.
     """
     try:
         rows, chunks = read_footer(data)
@@ -105,11 +108,29 @@ def read_columns(data: bytes, columns: Sequence[str] | None) -> pa.Table:
 
     Threads of Arrow's own may let go of the bytes only while Python ends, which then aborts: none take part.
     """
-    file = pq.ParquetFile(pa.BufferReader(data))
-    names = file.schema_arrow.names
+    declared = pq.ParquetFile(pa.BufferReader(data))
+    names, leaves = declared.schema_arrow.names, [declared.schema.column(i) for i in range(len(declared.schema))]
     if len(set(names)) < len(names):
         raise ValueError(f"it has the column {min(name for name in names if names.count(name) > 1)!r} twice")
-    return file.read(columns=None if columns is None else list(columns), use_threads=False)
+    texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
+    file = pq.ParquetFile(pa.BufferReader(data), read_dictionary=texts)
+    table = file.read(columns=None if columns is None else list(columns), use_threads=False)
+    size = sum(_decoded_size(chunk) for column in table.columns for chunk in column.chunks)
+    if size > LEAST_DECODED + MOST_DECODED * len(data):
+        raise ValueError(f"its columns take {size} bytes in memory, which a file of its size cannot hold")
+    schema = declared.schema_arrow
+    return table.cast(pa.schema([schema.field(name) for name in table.column_names], schema.metadata))
+
+
+def _decoded_size(array: pa.Array) -> int:
+    """Return how many bytes an array takes once each text of its dictionaries stands where it is named."""
+    size = int(array.nbytes)
+    while pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
+        array = array.flatten()
+    if pa.types.is_dictionary(array.type):
+        lengths = pc.binary_length(array.dictionary).fill_null(0)
+        size += int(pc.sum(lengths.cast(pa.int64()).take(array.indices.drop_null())).as_py() or 0)
+    return size
 
 
 def rows_of_part(path: str | os.PathLike[str]) -> int:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from fragility.errors import Advice, FragilityError, ModelError, name_error
-from fragility.files import MODEL, replacing
+from fragility.files import MODEL, replacing, stored_size
 from fragility.integrations.mlflow import ADDRESSES, fetch_model, load_pyfunc
 from fragility.libraries import family_of, say_lacking
 from fragility.models.adapter import Model
@@ -210,7 +210,7 @@ def _try_in_a_process(path: Path, kind: str) -> None:
     words = [sys.executable, "-P", str(Path(__file__).with_name("soundness.py")), kind, str(path)]
     places = os.pathsep.join(place for place in sys.path if place)
     environment = {**os.environ, "PYTHONPATH": places, "OMP_NUM_THREADS": "1"}
-    limit = TRIAL_SECONDS + path.stat().st_size / TRIAL_BYTES_PER_SECOND
+    limit = TRIAL_SECONDS + stored_size(path) / TRIAL_BYTES_PER_SECOND
     try:
         done = subprocess.run(
             words, capture_output=True, env=environment, timeout=limit, check=False, preexec_fn=_memory_limit(path)
@@ -238,7 +238,7 @@ def _memory_limit(path: Path) -> Callable[[], None] | None:
         import resource
     except ImportError:  # Windows
         return None
-    bound = TRIAL_MEMORY + TRIAL_MEMORY_PER_BYTE * path.stat().st_size
+    bound = TRIAL_MEMORY + TRIAL_MEMORY_PER_BYTE * stored_size(path)
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
     soft = bound if hard == resource.RLIM_INFINITY else min(bound, hard)
     return lambda: resource.setrlimit(resource.RLIMIT_AS, (soft, hard))

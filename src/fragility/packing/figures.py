@@ -110,9 +110,9 @@ class SourceReader:
         if source["aggregate"] in COUNTED:
             held, rows = self.count(source)
             return rows if source["aggregate"] == "count" else held / rows if rows else None
-        sums, rows = self._add(source)
-        total = math.fsum(sums)
-        return total if source["aggregate"] == "sum" else total / rows if rows else None
+        values, _ = self._add(source)  # those that are there: a missing one counts neither above nor below
+        total = math.fsum(values)
+        return total if source["aggregate"] == "sum" else total / len(values) if values else None
 
     def count(self, source: Mapping[str, Any]) -> tuple[int, int]:
         """Return how many rows have what a share is of, and of how many."""

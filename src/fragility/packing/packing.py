@@ -43,6 +43,7 @@ from fragility.packing.sources import (
     STRESS,
     Settings,
     audit_files,
+    list_given,
     list_sources,
     read_evidence,
 )
@@ -56,10 +57,13 @@ from fragility.trust.signing import sign
 from fragility.verification.integrity import check_integrity
 from fragility.verification.outcome import MALFORMED, Check, Outcome
 from fragility.version import __version__
+from fragility.wording import join_names
 
 PREDICATE = "https://fragility.invalid/pack/v1"  # a name, as those of fragility.envelopes
-HOLDS = "the pack holds: its figures and pages follow from its certificates; whether those hold, fragility verify says"
-HOLDS_AS_SIGNED = "the pack holds: its figures follow from its certificates, and its pages are those that were signed"
+HOLDS = "the pack holds: its figures and pages follow from its sources"
+HOLDS_AS_SIGNED = "the pack holds: its figures follow from its sources, and its pages are those that were signed"
+VERIFIES = "fragility verify recomputes certificates, from the model and the rows"
+MOST_FIGURES = 1000  # that a pack of any version may list
 
 
 def pack_evidence(
@@ -234,7 +238,7 @@ def _copy_documents(
         table = stress.to_arrow() if isinstance(stress, BrittleLabels) else stress
         if not isinstance(table, pa.Table):
             raise DataError(f"stress must be what label_brittle returns, or its table, got {type(stress).__name__}")
-        pq.write_table(table, folder / STRESS)
+        _write_stress(folder, table)
     compared = (parity,) if isinstance(parity, ModelParity) else tuple(parity)
     for place, each in enumerate(compared):
         if not isinstance(each, ModelParity):
@@ -245,6 +249,17 @@ def _copy_documents(
         write_json(
             folder / RELIABILITY, reliability.to_dict() if isinstance(reliability, FailureProbability) else reliability
         )
+
+
+def _write_stress(folder: Path, table: pa.Table) -> None:
+    """Write the labels of the audited rows; those of others are left out."""
+    if "id" in table.column_names:
+        audited = {
+            id_text(i) for batch in open_audit(folder / AUDIT).batches(["id"]) for i in batch.column("id").to_pylist()
+        }
+        known = [id_text(own_id) in audited for own_id in table.column("id").to_pylist()]
+        table = table if all(known) else table.filter(pa.array(known))
+    pq.write_table(table, folder / STRESS)
 
 
 def _write_labels(folder: Path, labels: Mapping[Any, Any]) -> bytes:
@@ -346,7 +361,10 @@ def check_pack(
         document, data = read_pack_document(folder, Path(pack))
         try:
             holds = HOLDS if document["fragility"] == __version__ else HOLDS_AS_SIGNED
-            return Outcome(tuple(_run_checks(folder, document, data, audit, public_key)), holds)
+            checks = _run_checks(folder, document, data, audit, public_key)
+            believed = join_names([source.name for source in list_given(folder)])
+            told = f"{holds}; these sources are believed as they are: {believed}; {VERIFIES}"
+            return Outcome(tuple(checks), told)
         except MALFORMED as error:
             if isinstance(error, FragilityError):
                 raise
@@ -382,6 +400,8 @@ def _run_checks(folder: Path, document: dict[str, Any], data: bytes, audit: Any,
         return [*checks, Check("sources", False, f"{others[0]} is neither a source of a pack nor follows from one")]
     signature = _check_signature(folder, data, public_key)
     signed = public_key is not None and all(check.passed for check in signature)
+    told = "; ".join(f"{source.name}: {source.checked}" for source in list_given(folder))
+    checks.append(Check("sources", True, f"only this was checked of them: {told}"))
     checks.append(_check_figures(document, derived))
     checks.append(_check_pages(folder, document, settings, derived, opened, signed=signed))
     return [*checks, *signature]
@@ -403,11 +423,21 @@ def _check_files(folder: Path, listed: Any) -> Check:
 def _check_figures(document: dict[str, Any], derived: Derived) -> Check:
     """Compute each figure again, from the source that it states."""
     own = {figure.name: encode(figure.to_dict()) for figure in derived.figures}
+    names = [stated["name"] for stated in document["figures"]]
+    if len(names) > MOST_FIGURES or len(set(names)) < len(names):
+        return Check("figures", False, f"{PACK_FILE} lists {len(names)} figures, too many or one of them twice")
+    if document["fragility"] == __version__ and names != list(own):
+        other = next((name for name in [*names, *own] if name not in own or name not in names), names[0])
+        return Check("figures", False, f"{PACK_FILE} lists other figures than this pack has: {other!s:.80}")
     for stated in document["figures"]:
-        value, fresh = encode(derived.reader.compute(_decode_floats(stated["source"]))), own.get(stated["name"])
+        fresh = own.get(stated["name"])
+        if fresh is not None and fresh["source"] == stated["source"]:
+            value = fresh["value"]
+        else:
+            fresh, value = None, encode(derived.reader.compute(_decode_floats(stated["source"])))
         if value != stated["value"]:
             return Check("figures", False, f"{stated['name']} is stated as {stated['value']}, its source gives {value}")
-        if fresh is not None and fresh["source"] == stated["source"] and fresh != stated:
+        if fresh is not None and fresh != stated:
             return Check(
                 "figures", False, f"{stated['name']} is shown as {stated['shown']!r:.80}, it is {fresh['shown']}"
             )
@@ -435,7 +465,7 @@ def _check_pages(
         remedy = "they are as they were signed" if signed else "check the pack with that version, or with a public key"
         return Check("pages", signed, told + remedy)
     for name, data in derived.files.items():
-        if name not in listed or (folder / name).read_bytes() != data:
+        if name not in listed or document["files"][name]["digest"] != digest_bytes(data):
             return Check("pages", False, f"{name} is not what follows from the sources of this pack")
     if listed - set(derived.files):
         return Check(

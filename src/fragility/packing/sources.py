@@ -11,13 +11,13 @@ import re
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from fragility.certificates import Audit, StoredAudit, open_audit
 from fragility.certificates.folder import MANIFEST_FILE, read_manifest
+from fragility.certificates.parts import decode_table
 from fragility.envelopes import read_envelope
 from fragility.errors import CertificateError, DataError, VerificationError
 from fragility.files import read_bounded, read_json
@@ -26,6 +26,7 @@ from fragility.ids import id_text
 from fragility.packing.figures import (
     AUDIT,
     LABELS,
+    PARITY,
     RELIABILITY,
     VERDICTS,
     SourceReader,
@@ -42,6 +43,7 @@ PROTOCOL, VERDICTS_TEXT, REPORT, REPORT_NUMBERS = "protocol.json", "gate/verdict
 INDEX, CARD = "index.html", "model-card.md"
 DERIVED = (PROTOCOL, REPORT, REPORT_NUMBERS, VERDICTS, VERDICTS_TEXT, INDEX, CARD)
 KEY_LIMIT = 2**20
+STRESS_SIZE, STRESS_ROW = 2**20, 2**12  # bytes that a table of labels may take, and for each of its rows
 SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -101,7 +103,7 @@ def read_evidence(folder: Path, settings: Settings, audit: StoredAudit | None = 
     """Read the sources of a pack; refuse what does not belong together. ``audit`` where it does not lie in the pack."""
     own = open_audit(folder / AUDIT) if audit is None else audit
     labels = None if not (folder / LABELS).exists() else read_labels(folder)
-    stress = pq.read_table(folder / STRESS) if (folder / STRESS).exists() else None
+    stress = _read_stress(folder / STRESS, own) if (folder / STRESS).exists() else None
     parities = tuple(ModelParity.load(folder / name) for name in list_parities(folder))
     for compared in parities:
         if compared.a.fingerprint != own.manifest.model.fingerprint:
@@ -114,6 +116,15 @@ def read_evidence(folder: Path, settings: Settings, audit: StoredAudit | None = 
     signers, verified = _read_signers(folder, own)
     reliability = _read_reliability(folder, own) if (folder / RELIABILITY).exists() else None
     return Evidence(folder, settings, own, signers, verified, parities, gate, verdicts, reliability, labels, stress)
+
+
+def _read_stress(path: Path, audit: Audit) -> pa.Table:
+    """Return labels of held-out stress; refuse a table larger than one of the audited rows can be."""
+    try:
+        data = read_bounded(path, STRESS_SIZE + STRESS_ROW * audit.manifest.rows)
+    except (OSError, ValueError) as error:
+        raise CertificateError(f"cannot read {STRESS}: {getattr(error, 'strerror', None) or error}") from error
+    return decode_table(data, STRESS, most_rows=audit.manifest.rows)
 
 
 def _judge(gate: Gate, audit: Audit, folder: Path, labels: Any, stress: Any) -> GateResult:
@@ -174,6 +185,26 @@ def _read_signers(folder: Path, audit: StoredAudit) -> tuple[tuple[str, ...], st
         failed = next(check for check in outcome.checks if not check.passed)
         raise VerificationError(f"the signature of the audit does not hold ({failed.name}: {failed.detail})")
     return named, str(load_public_key(folder / AUDIT_KEY).keyid)
+
+
+class Given(NamedTuple):
+    """A source of a pack, and what of it can be checked without the model and the rows."""
+
+    name: str
+    checked: str
+
+
+def list_given(folder: Path) -> list[Given]:
+    """Return what a pack was made from, beside rules and keys, in words."""
+    given = {
+        EARLIER: Given("the earlier audit", "its digests"),
+        LABELS: Given("the true classes", "that each audited row has one"),
+        STRESS: Given("the labels of held-out stress", "nothing"),
+        RELIABILITY: Given("the reliability analysis", "that it is of the audited rows, and adds up"),
+        PARITY: Given("the comparisons of models", "that they name the audited model"),
+    }
+    there = [each for name, each in given.items() if (folder / name).exists()]
+    return [Given("the certificates", "their digests, and that they agree with their manifest"), *there]
 
 
 def list_sources(folder: Path, settings: Settings) -> list[str]:

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fragility.certificates import Manifest, StoredAudit
-from fragility.certificates.folder import BlockReader, read_manifest, read_protocol
+from fragility.certificates.folder import BlockReader, read_manifest, read_protocol, read_table
 from fragility.errors import CertificateError, DataError, first_line
 from fragility.evidence.modes import MODES
 from fragility.policy import PREDICTED, ReviewPolicy
@@ -180,7 +180,9 @@ class CaseIndex:
         row, exposures = pa.array([], type=pa.int64()), pa.array([], type=pa.list_(pa.float64()))
         if self.modes:
             columns = [f"exposure_{mode}" for mode in self.modes]
-            joined = self._blocks.add(pq.read_table(self._parts[part][0], columns=["id"]), part, columns)
+            name = self._parts[part][0].name
+            ids = read_table(self.folder, self.manifest, name, self.protocol, ["id"])
+            joined = self._blocks.add(ids, part, columns)
             known = np.stack([joined.column(name).to_numpy() for name in columns], axis=1)
             row = pa.array(np.flatnonzero(~np.isnan(known).any(axis=1)))
             exposures = pa.array(list(known[row.to_numpy()]), type=pa.list_(pa.float64()))
