@@ -98,10 +98,10 @@ def test_no_figure_is_computed_before_the_list_of_figures_is_right(copy, monkeyp
     listed = len(json.loads((copy / "pack.json").read_text())["figures"])
     rewrite(copy, flood)
     assert failed(copy) == "figures: pack.json lists other figures than this pack has: further 0"
-    assert 0 < len(asked) <= listed
+    assert 0 < len(asked) <= 2 * listed  # and not 500 more
     rewrite(copy, lambda document: document["figures"].extend(document["figures"] * 3), fragility="99.0")
     assert failed(copy).startswith("figures: pack.json lists ")
-    assert len(asked) <= 2 * listed
+    assert len(asked) <= 4 * listed
 
 
 def test_a_mean_is_over_the_values_that_are_there(made):
