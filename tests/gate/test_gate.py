@@ -141,6 +141,35 @@ def test_audits_under_other_protocols_are_not_compared(audits, credit):
         gate_of({"measure": "flips_early", "at_most": 0.1}).check([good, other])
 
 
+EASIER = [
+    ("exposure_weights", {"exposure_weights": (0.1, 0.1, 0.1)}, {"measure": "exposure"}),
+    ("severities", {"severities": (1.0,)}, {"measure": "exposure"}),
+    ("smoothing", {"smoothing": 0.5}, {"measure": "exposure"}),
+    ("catalogue_size", {"catalogue": 1}, {"measure": "exposure", "mode": "wrong"}),
+    ("noise", {"noise": 1e-6}, {"measure": "exposure", "mode": "noisy"}),
+    ("rates", {}, {"measure": "lost"}),
+]
+
+
+@pytest.mark.parametrize(("entry", "settings", "rule"), EASIER, ids=[entry for entry, *_ in EASIER])
+def test_no_measure_passes_by_another_scale(audits, credit, entry, settings, rule):
+    """A worse model audited with gentler settings is not compared, and not held to limits for other settings."""
+    X, _, good, _ = audits
+    X_train = credit[0][FIELDS][:60] / [10, 1000, 10, 1, 1]
+    model = LogisticRegression(max_iter=3000).fit(X_train, credit[1][:60])
+    protocol = fg.Protocol.fit(model, X_train, **settings)
+    worse = fg.audit(model, X, protocol, modes=True, rates=0.1 if settings else 1e-6)
+    with pytest.raises(fg.DataError, match=f"depends on {entry}, which is .* in one audit and .* in the other"):
+        gate_of({**rule, "allowance": 0.5}).check(worse, good)
+    derived = fg.Gate.derive(good, min_confidence=0.7)
+    assert derived.check(good).outcome == "pass" and derived.written_for[entry]
+    limited = fg.Gate((fg.Rule(**rule, at_most=1.0),), min_confidence=0.7, written_for=derived.written_for)
+    with pytest.raises(fg.DataError, match=f"was written for audits whose {entry} is"):
+        limited.check(worse)
+    with pytest.raises(fg.DataError, match="written for entries among baseline"):
+        fg.Gate(limited.rules, written_for={"colour": "red"})
+
+
 @pytest.mark.parametrize("allowance", [None, 0.02])
 def test_derived_rules_hold_for_their_own_audit(audits, tmp_path, allowance):
     _, _, good, _ = audits

@@ -84,6 +84,8 @@ class FailureModes:
         Among ``lost``, ``wrong``, ``noisy``, ``stale``, ``sentinel`` and ``outage``.
     catalogue : tuple of GroupValues
         The values of ``wrong``, in raw units; a group without values has no unit in this mode.
+    catalogue_size : int
+        R, how many values of a group are asked for; 0 without ``wrong``.
     noise : float
         e of ``noisy``, in training standard deviations.
     whole : tuple of str
@@ -98,6 +100,7 @@ class FailureModes:
 
     declared: tuple[str, ...] = ()
     catalogue: tuple[GroupValues, ...] = ()
+    catalogue_size: int = 0
     noise: float = NOISE
     whole: tuple[str, ...] = ()
     sentinels: tuple[Sentinel, ...] = ()
@@ -158,6 +161,7 @@ class FailureModes:
                 }
                 for entry in self.catalogue
             ],
+            "catalogue_size": self.catalogue_size,
             "noise": self.noise,
             "whole": list(self.whole),
             "sentinels": [
@@ -183,7 +187,7 @@ class FailureModes:
         FailureModes
             The same modes.
         """
-        _check_keys("modes", document, ("declared", "catalogue", "noise", "whole", "sentinels", "outages", "ranges"))
+        _check_keys("modes", document, FIELDS)
         for entry in document["catalogue"]:
             _check_keys("an entry of the catalogue", entry, ("group", "fields", "values", "counts"))
         for one in document["sentinels"]:
@@ -200,6 +204,7 @@ class FailureModes:
                 )
                 for entry in document["catalogue"]
             ),
+            catalogue_size=document["catalogue_size"],
             noise=document["noise"],
             whole=tuple(document["whole"]),
             sentinels=tuple(
@@ -211,6 +216,7 @@ class FailureModes:
 
 
 NO_MODES = FailureModes()
+FIELDS = tuple(NO_MODES.to_dict())
 
 
 def _check_keys(what: str, document: Any, names: Sequence[str]) -> None:
@@ -253,6 +259,7 @@ def fit_modes(
     return FailureModes(
         declared=tuple(mode for mode in MODES if mode in wanted),
         catalogue=fit_catalogue(evidence, groups, catalogue) if "wrong" in wanted else (),
+        catalogue_size=int(catalogue) if "wrong" in wanted else 0,
         noise=noise,
         whole=fit_whole_columns(evidence) if "noisy" in wanted else (),
         sentinels=given,
@@ -459,13 +466,17 @@ def find_faults(
     for mode, needed in (("sentinel", modes.sentinels), ("outage", modes.outages)):
         if (mode in modes.declared) != bool(needed):
             yield f"the mode {mode!r} is declared exactly if there are {mode}s"
-    if "wrong" not in modes.declared and modes.catalogue:
+    size, wrong = modes.catalogue_size, "wrong" in modes.declared
+    if not wrong and (modes.catalogue or size):
         yield "a catalogue is declared without the mode 'wrong'"
+    if wrong and not (_is_count(size) and size <= LARGEST_CATALOGUE):
+        yield f"catalogue_size must be a whole number from 1 to {LARGEST_CATALOGUE}, got {size!r}"
+        return
     if isinstance(modes.noise, bool) or not isinstance(modes.noise, (int, float)) or not 0 < modes.noise < np.inf:
         yield f"noise must be a number above 0, got {modes.noise!r}"
     if any(name not in columns for name in modes.whole) or len(set(modes.whole)) != len(modes.whole):
         yield "the whole columns of modes must be distinct columns"
-    yield from _catalogue_faults(modes.catalogue, fields, [group.name for group in groups])
+    yield from _catalogue_faults(modes.catalogue, size, fields, [group.name for group in groups])
     by_name = {field.name: field for field in fields}
     for one in modes.sentinels:
         try:
@@ -507,7 +518,7 @@ def _is_count(value: Any) -> bool:
 
 
 def _catalogue_faults(
-    catalogue: Sequence[GroupValues], fields: Sequence[Field], groups: Sequence[str]
+    catalogue: Sequence[GroupValues], size: int, fields: Sequence[Field], groups: Sequence[str]
 ) -> Iterator[str]:
     by_name = {field.name: field for field in fields}
     if [entry.group for entry in catalogue] != [name for name in groups if name in {e.group for e in catalogue}]:
@@ -520,11 +531,15 @@ def _catalogue_faults(
         seen |= set(entry.fields)
         if not entry.values or len(entry.values) != len(entry.counts) or not all(map(_is_count, entry.counts)):
             yield f"the catalogue of {entry.group!r} must have as many counts, whole numbers above 0, as values"
-        if len(set(entry.values)) != len(entry.values) or len(entry.values) > LARGEST_CATALOGUE:
-            yield f"the values of {entry.group!r} in the catalogue must be distinct, {LARGEST_CATALOGUE} at most"
+        if len(set(entry.values)) != len(entry.values) or len(entry.values) > size:
+            yield f"the values of {entry.group!r} in the catalogue must be distinct, {size} at most"
+        own = by_name[entry.fields[0]]
+        quantiles = len(entry.fields) == 1 and (own.kind == "numeric" or own.type == "date")
+        if quantiles and all(map(_is_count, entry.counts)) and sum(entry.counts) != size:
+            yield f"the catalogue of {entry.group!r} must hold {size} mid-quantiles, got {sum(entry.counts)}"
         for values in entry.values:
-            own = [by_name[name] for name in entry.fields]
-            if len(values) != len(own) or not all(map(_fits, values, own, [len(own) > 1] * len(own))):
+            each = [by_name[name] for name in entry.fields]
+            if len(values) != len(each) or not all(map(_fits, values, each, [len(each) > 1] * len(each))):
                 yield f"the catalogue of {entry.group!r} holds {list(values)!r:.60}, which its fields cannot"
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -33,6 +33,7 @@ from fragility.files import write_text
 from fragility.gate.estimates import RetrainedEstimates, compare_retrained
 from fragility.gate.measuring import AuditEvidence, choose_counting, cut_into_segments, prepare_estimator
 from fragility.gate.rules import MEASURES, PREDICTED, Rule, parse_rules, write_rules
+from fragility.gate.scales import ENTRIES, check_scales, check_written_for, read_scales
 from fragility.gate.verdicts import GateResult, Outcome, Verdict
 from fragility.policy import LabelledRows
 from fragility.scores import CONFIDENT
@@ -56,6 +57,9 @@ class Gate:
         The level at which all verdicts hold together.
     min_confidence : float, default=0.9
         Where a prediction counts as confident.
+    written_for : mapping of str to str
+        Entries of the protocol that the limits depend on, as the audits have them that the rules were written for; an
+        audit with other entries is refused. Empty: nothing is known, and nothing refused.
 
     See Also
     --------
@@ -77,10 +81,13 @@ class Gate:
     rules: tuple[Rule, ...]
     confidence: float = 0.95
     min_confidence: float = CONFIDENT
+    written_for: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.rules:
             raise DataError("a gate needs at least one rule; declare one as [[rule]]")
+        if unknown := sorted(set(self.written_for) - set(ENTRIES)):
+            raise DataError(f"rules are written for entries among {', '.join(ENTRIES)}; got {unknown[0]!r:.80}")
         for name in ("confidence", "min_confidence"):
             value = getattr(self, name)
             if not is_number(value) or not 0.0 <= value < 1.0:
@@ -109,8 +116,8 @@ class Gate:
             raise DataError(f"cannot read the rules {path}: {error.strerror or error}") from error
         except UnicodeDecodeError as error:
             raise DataError(f"the rules {path} are not UTF-8 text") from error
-        rules, settings = parse_rules(text)
-        return cls(rules, **settings)
+        rules, settings, written_for = parse_rules(text)
+        return cls(rules, **settings, written_for=written_for)
 
     def save(self, path: str | os.PathLike[str], heading: str = "") -> Path:
         """Write the rules as a TOML file.
@@ -128,7 +135,7 @@ class Gate:
             The file written.
         """
         settings = {"confidence": self.confidence, "min_confidence": self.min_confidence}
-        write_text(path, write_rules(self.rules, settings, heading))
+        write_text(path, write_rules(self.rules, settings, self.written_for, heading))
         return Path(path)
 
     @classmethod
@@ -185,7 +192,7 @@ class Gate:
                 continue
             limit = math.ceil(100.0 * max(each.bound_next(level) for each in shown)) / 100.0
             rules += [Rule(**one, at_most=limit)] if limit < 1.0 else []  # no audit could fail the others
-        return cls(tuple(rules), confidence, min_confidence)
+        return cls(tuple(rules), confidence, min_confidence, read_scales(rules, given[0].audit))
 
     def check(
         self,
@@ -234,6 +241,8 @@ class Gate:
         planned = []
         for rule in self.rules:
             audits = new
+            for one in new:
+                check_written_for(rule, one.audit, self.written_for)
             if rule.allowance is not None:
                 if not old:
                     raise DataError(
@@ -242,6 +251,9 @@ class Gate:
                     )
                 _check_comparable(new[0].audit, old[0].audit)
                 audits = [*new, *old]
+            for one in audits[1:]:
+                check_scales(rule, audits[0].audit, one.audit)
+                _check_same_stress(rule, audits[0], one)
             counted = choose_counting(rule, audits, self.min_confidence)
             estimators = [prepare_estimator(rule, one, self.min_confidence, counted) for one in audits]
             planned.append((rule, counted, estimators, cut_into_segments(rule.by, audits)))
@@ -319,6 +331,17 @@ def _check_comparable(new: Audit, old: Audit) -> None:
         raise DataError(
             f"the two audits were made under protocols that differ in {list_differences(deciding)}, so a difference "
             "between them is not the model's; audit both under one protocol"
+        )
+
+
+def _check_same_stress(rule: Rule, one: AuditEvidence, other: AuditEvidence) -> None:
+    """Refuse two audits whose held-out labels were made by different stress."""
+    if rule.measure != "brittle" or one.stress is None or other.stress is None:
+        return
+    if one.stress.stress != other.stress.stress:
+        raise DataError(
+            f"the rule about {rule.title!r} depends on the held-out stress, which the labels of the two audits declare "
+            "differently; label both with the same settings"
         )
 
 

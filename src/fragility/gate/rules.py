@@ -3,6 +3,9 @@
 confidence = 0.95          # of all verdicts together
 min_confidence = 0.9       # where a prediction counts as confident
 
+[written_for]              # optional: entries of the protocol that the limits depend on; `gate init` writes them
+baseline = "typical"
+
 [[rule]]
 measure = "flips_early"    # share of confident predictions that flip within `groups` groups
 groups = 2
@@ -144,8 +147,8 @@ class Rule:
 RULE_FIELDS = tuple(each.name for each in fields(Rule))
 
 
-def parse_rules(text: str) -> tuple[tuple[Rule, ...], dict[str, float]]:
-    """Return the rules of a TOML document, and the settings beside them."""
+def parse_rules(text: str) -> tuple[tuple[Rule, ...], dict[str, float], dict[str, str]]:
+    """Return the rules of a TOML document, the settings beside them, and what they were written for."""
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -153,8 +156,13 @@ def parse_rules(text: str) -> tuple[tuple[Rule, ...], dict[str, float]]:
     listed = document.pop("rule", [])
     if not isinstance(listed, list) or not all(isinstance(one, Mapping) for one in listed):
         raise DataError("the rules of a gate are declared as [[rule]], one table each")
+    written_for = document.pop("written_for", {})
+    if not isinstance(written_for, Mapping) or not all(isinstance(value, str) for value in written_for.values()):
+        raise DataError("[written_for] of the rules is a table of texts, by entry of the protocol")
     if unknown := sorted(set(document) - {"confidence", "min_confidence"}):
-        raise DataError(f"a rules file has confidence, min_confidence and [[rule]]; it does not know {unknown[0]!r}")
+        raise DataError(
+            f"a rules file has confidence, min_confidence, [written_for] and [[rule]]; it does not know {unknown[0]!r}"
+        )
     rules = []
     for place, declared in enumerate(listed, 1):
         if unknown := sorted(set(declared) - set(RULE_FIELDS)):
@@ -165,13 +173,18 @@ def parse_rules(text: str) -> tuple[tuple[Rule, ...], dict[str, float]]:
             rules.append(Rule(**declared))
         except DataError as error:
             raise DataError(f"rule {place}: ", error) from error
-    return tuple(rules), document
+    return tuple(rules), document, dict(written_for)
 
 
-def write_rules(rules: tuple[Rule, ...], settings: Mapping[str, float], heading: str = "") -> str:
+def write_rules(
+    rules: tuple[Rule, ...], settings: Mapping[str, float], written_for: Mapping[str, str], heading: str = ""
+) -> str:
     """Return the TOML document of some rules."""
     lines = [f"# {line}" for line in heading.splitlines()]
     lines += [f"{name} = {value!r}" for name, value in settings.items()]
+    if written_for:
+        lines += ["", "[written_for]"]
+        lines += [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in written_for.items()]
     for rule in rules:
         declared = {name: json.dumps(value, ensure_ascii=False) for name, value in rule.to_dict().items()}
         lines += ["", "[[rule]]", *(f"{name} = {value}" for name, value in declared.items())]
