@@ -3,11 +3,18 @@
 import subprocess
 import sys
 
+import joblib
 import numpy as np
 import pytest
+from lightgbm import LGBMClassifier
+from sklearn.calibration import CalibratedClassifierCV
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
+from sklearn.naive_bayes import GaussianNB
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
+import fragility as fg
 from fragility.libraries import VERSIONED, family_of, is_torch_module, library_of, library_versions
 
 
@@ -45,10 +52,51 @@ def test_a_torch_module_is_known_by_what_it_is_derived_from():
 
 
 def test_versions_name_the_libraries_in_use_and_no_others():
-    used = library_versions()
+    used = library_versions({"lightgbm", "fragility", "__main__"})
     assert list(used)[:2] == ["python", "fragility"]
     assert used["numpy"] == np.__version__ and "scikit-learn" in used
-    code = "from fragility.libraries import library_versions; print(*library_versions())"
-    alone = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert not set(alone) & {"xgboost", "xgboost-cpu", "lightgbm", "catboost", "torch", "numba"}
+    assert set(used) == {"python", "fragility", "numpy", "pandas", "scipy", "scikit-learn", "lightgbm"}
     assert set(used) <= {"python", "fragility", *VERSIONED}
+
+
+def test_a_model_names_the_libraries_that_it_is_made_of():
+    X, y = fg.load_credit_g()
+    X = X[["duration", "age"]]
+
+    class Own(LGBMClassifier):
+        pass
+
+    made = make_pipeline(StandardScaler(), CalibratedClassifierCV(Own(n_estimators=2, verbose=-1), cv=2)).fit(X, y)
+    assert {"sklearn", "lightgbm"} <= fg.Model.wrap(made).libraries
+    assert not {"torch", "xgboost", "catboost"} & fg.Model.wrap(made).libraries
+    asked = fg.Model.wrap(lambda rows: made.predict_proba(rows), classes=["bad", "good"])  # through a closure
+    assert "lightgbm" in asked.libraries
+
+
+EQUAL_AUDITS = """
+import sys, warnings
+import fragility as fg
+{imports}
+warnings.filterwarnings("ignore")
+model = fg.load_model(sys.argv[1] + "/model.joblib", trust=True)
+X, y = fg.load_credit_g()
+protocol = fg.Protocol.load(sys.argv[1] + "/protocol.json")
+fg.audit(model, X[:20], protocol).save(sys.argv[1] + "/" + sys.argv[2])
+print(*(name for name in ("torch", "catboost", "xgboost") if name in sys.modules))
+"""
+
+
+def test_equal_audits_have_equal_bytes_whatever_else_a_process_imports(tmp_path):
+    """And nothing imports torch to find out that a booster is no network."""
+    pytest.importorskip("torch")
+    X, y = fg.load_credit_g()
+    model = make_pipeline(OneHotEncoder(sparse_output=False, handle_unknown="ignore"), GaussianNB())
+    joblib.dump(model.fit(X[:300], y[:300]), tmp_path / "model.joblib")
+    fg.Protocol.fit(model, X[:300], depth=3).save(tmp_path / "protocol.json")
+    loaded = {}
+    for name, imports in (("one", ""), ("other", "import torch, catboost, xgboost")):
+        words = [sys.executable, "-c", EQUAL_AUDITS.format(imports=imports), str(tmp_path), name]
+        loaded[name] = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
+    assert loaded == {"one": [], "other": ["torch", "catboost", "xgboost"]}
+    one, other = ({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in loaded)
+    assert one == other

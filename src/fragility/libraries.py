@@ -8,9 +8,11 @@ from __future__ import annotations
 import platform
 import sys
 import warnings
+from collections.abc import Collection
 from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 MADE_IN_PYTHON = 1 << 9  # Py_TPFLAGS_HEAPTYPE: every class but those that C code declares
@@ -28,7 +30,12 @@ VERSIONED = {
     "torch": "torch",
     "numba": "numba",
     "onnxruntime": "onnxruntime",
+    "scipy": "scipy",
+    "treelite": "treelite",
 }
+ALWAYS = frozenset({"numpy", "pandas", "scipy", "sklearn"})  # every audit computes with them
+# Classes of this package that hand their rows to a library which their attributes do not show.
+BEHIND = {"OnnxClassifier": "onnxruntime", "TreeliteClassifier": "treelite", "ResMLPClassifier": "torch"}
 
 
 def library_of(value: Any) -> str:
@@ -59,12 +66,34 @@ def is_torch_module(value: Any) -> bool:
     return any(base.__module__ == "torch.nn.modules.module" and is_genuine(base) for base in type(value).__mro__)
 
 
-def library_versions() -> dict[str, str]:
-    """Return the versions of Python, of this package and of each library that is in use."""
+def libraries_of_class(kind: type) -> frozenset[str]:
+    """Return the top-level packages that define a class and its bases; of our own classes, the library behind them."""
+    names = {str(base.__module__).split(".")[0] for base in kind.__mro__}
+    if "fragility" in names and kind.__name__ in BEHIND:
+        names.add(BEHIND[kind.__name__])
+    return frozenset(names)
+
+
+def libraries_of(value: Any) -> frozenset[str]:
+    """Return the top-level packages that define a value: a class, function or module itself, else its class."""
+    if isinstance(value, ModuleType):
+        return frozenset({value.__name__.split(".")[0]})
+    if isinstance(value, type):
+        return libraries_of_class(value)
+    if isinstance(value, (FunctionType, BuiltinFunctionType)):
+        return frozenset({str(value.__module__).split(".")[0]})
+    return libraries_of_class(type(value))
+
+
+def library_versions(used: Collection[str]) -> dict[str, str]:
+    """Return the versions of Python, of this package and of the libraries that had a part in a result.
+
+    used: the top-level packages of the model and of the engine. A library that is merely installed, or that something
+    else in the process imported, had no part, so equal audits name the same versions in any process.
+    """
     versions = {"python": platform.python_version(), "fragility": _version("fragility") or "unknown"}
     for distribution, module in VERSIONED.items():
-        # A library merely installed had no part in the result.
-        if module in sys.modules and (found := _version(distribution)):
+        if (module in used or module in ALWAYS) and (found := _version(distribution)):
             versions[distribution] = found
     return versions
 

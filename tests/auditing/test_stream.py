@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -31,7 +30,6 @@ from fragility.auditing.certifying import PartAuditor
 from fragility.certificates.folder import WORK_FOLDER
 from fragility.certificates.parts import PART_ROWS
 from fragility.errors import CertificateError, DataError, ModelError, VerificationError
-from fragility.libraries import library_versions
 
 audit_files = partial(fg.audit_files, other_baselines=False)  # their tests are in test_dependence
 KINDS = ("parquet", "csv", "csv.gz", "feather", "stream.arrow")
@@ -81,12 +79,6 @@ def content(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def saved(certs: fg.Certificates, folder: Path) -> Path:
-    """Save certificates made earlier as they would be made now: other tests have loaded further libraries since."""
-    manifest = replace(certs.manifest, versions=library_versions())
-    return fg.Certificates(certs.table, certs.protocol, manifest).save(folder)
-
-
 # --- the same as in memory ----------------------------------------------------------------------------------
 
 
@@ -94,7 +86,7 @@ def saved(certs: fg.Certificates, folder: Path) -> Path:
 def test_files_of_every_kind_give_the_bytes_of_an_audit_in_memory(case, rows, protocol, certs, tmp_path, kind) -> None:
     source = write(rows, tmp_path / f"rows.{kind}")
     stored = audit_files(case.model, source, protocol, tmp_path / "files")
-    assert content(tmp_path / "files") == content(saved(certs, tmp_path / "memory"))
+    assert content(tmp_path / "files") == content(certs.save(tmp_path / "memory"))
     assert len(stored) == len(certs) and stored.engine == certs.engine == "trees"
 
 
@@ -146,7 +138,7 @@ def test_folders_patterns_and_other_file_systems(case, rows, protocol, certs, tm
     sources += [("rows/2026", local), ("rows/*/0?.parquet", local)]
     for k, (source, filesystem) in enumerate(sources):
         stored = audit_files(case.model, source, protocol, tmp_path / f"{k}", filesystem=filesystem)
-        assert content(stored.folder) == content(saved(certs, tmp_path / "memory")), source
+        assert content(stored.folder) == content(certs.save(tmp_path / "memory")), source
 
 
 def test_ids_labels_and_row_ranges(case, rows, protocol, tmp_path) -> None:

@@ -132,6 +132,13 @@ class PartAuditor:
     def engine(self) -> str:
         return BLACKBOX if self.native is None else self.native.name
 
+    @property
+    def versions(self) -> dict[str, str]:
+        """The versions of the libraries that have a part in the audit: those of the model, and of what reads it."""
+        needs = set() if self.native is None else {*self.native.needs}
+        needs |= set() if self.lattice is None else {"numba"}
+        return library_versions(self.model.libraries | needs)
+
     def bind(self, X: Any, ids: Any = None) -> EvidenceRows:
         """Return further rows, bound; refuse rows for which the first decisions do not hold."""
         rows = bind(self.model, X, self.protocol, ids)
@@ -239,7 +246,7 @@ class PartAuditor:
                 blackbox_rows=rows.rows if self.engine == BLACKBOX else handed_over,
             ),
             tolerance=Tolerance.of(protocol),
-            versions=library_versions(),
+            versions=self.versions,
             rows=rows.rows,
             root_digest=root_digest,
             claims=self.extent,

@@ -58,7 +58,6 @@ from fragility.engines.trace import HandedOver, Progress
 from fragility.errors import CertificateError, DataError, FragilityError
 from fragility.formats import CsvFormat
 from fragility.ids import KEY_BYTES, SeenIds
-from fragility.libraries import library_versions
 from fragility.merkle import DIGEST_BYTES
 from fragility.progress import Report, progress_bar
 from fragility.protocol import Protocol
@@ -268,7 +267,7 @@ def _run_key(auditor: PartAuditor, source: RowSource, part_rows: int) -> RunKey:
         "protocol": (auditor.protocol.digest, "another protocol"),
         "engine": (auditor.engine, "another engine"),
         "probabilities": (auditor.model.link, "another way to the model's probabilities"),
-        "versions": (library_versions(), "other versions of the libraries"),
+        "versions": (auditor.versions, "other versions of the libraries"),
         "part_rows": (part_rows, "parts of another size"),
         "claims": (auditor.extent, "another extent of claims"),
         "lattice": (lattice and lattice.to_dict(), "another lattice block, or other rates of failure"),

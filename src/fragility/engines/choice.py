@@ -21,7 +21,7 @@ from fragility.engines.trees.readers import READERS
 from fragility.engines.wrapped.combining import WRAPPERS
 from fragility.errors import Advice, EngineError
 from fragility.evidence import EvidenceRows, RowStates
-from fragility.libraries import family_of, say_lacking, suggest_extra
+from fragility.libraries import family_of, is_torch_module, say_lacking, suggest_extra
 from fragility.protocol import Protocol
 
 SELF_CHECK_ROWS = 16
@@ -65,11 +65,17 @@ class NativeEngine:
     tolerance: float  # largest difference of margins from the black box that is rounding
     rounding: float = 0.0  # by which margins of the model itself differ from batch to batch
     bounded: bool = False  # its ``doubts`` bound the rounding of every state of a row
-    families: tuple[str, ...] = ()  # of models that it reads, asked where its module cannot be loaded
+    families: tuple[str, ...] = ()  # the only models that it may read; empty: its module must be asked
+    torch_modules: bool = False  # it also reads any torch.nn.Module
 
     @property
     def module(self) -> EngineModule:
         return typing.cast(EngineModule, importlib.import_module(self.path))
+
+    def knows(self, rows: EvidenceRows) -> bool:
+        """Return whether this engine may read such a model, judged by its class: its module is not loaded."""
+        head = rows.model.head
+        return not self.families or family_of(head) in self.families or (self.torch_modules and is_torch_module(head))
 
     def lacking(self) -> str | None:
         """Return the sentence that names the extra without which this engine is not available; None if it is."""
@@ -84,8 +90,7 @@ class NativeEngine:
         try:
             return self.module.never_reads(rows)
         except ImportError:
-            known = family_of(rows.model.head) in self.families
-            return None if known else f"the {self.name} engine does not know it"
+            return None if self.knows(rows) else f"the {self.name} engine does not know it"
 
     def find_doubtful(self, rows: EvidenceRows) -> Booleans:
         """Return (n,) the rows that this engine may read otherwise than the model, as far as it knows itself."""
@@ -154,11 +159,12 @@ class Answers(NamedTuple):
         return replace(rows, predict_matrix=predict, answer_states=self.states, answer_values=self.values)
 
 
+NETWORKS = ("sklearn.MLPClassifier", "fragility.ResMLPClassifier")
 NATIVE = (
     NativeEngine("linear", "fragility.engines.linear", (), 1e-6, bounded=True),
     NativeEngine("trees", "fragility.engines.trees.engine", ("numba",), 1e-6, families=tuple(READERS)),
     # A float32 network rounds by the shape of its batch, in the black box as in the engine.
-    NativeEngine("neural", "fragility.engines.neural", ("torch",), 1e-4, 1e-4, families=("sklearn.MLPClassifier",)),
+    NativeEngine("neural", "fragility.engines.neural", ("torch",), 1e-4, 1e-4, families=NETWORKS, torch_modules=True),
     NativeEngine("wrapped", "fragility.engines.wrapped.engine", ("numba",), 1e-6, families=tuple(WRAPPERS)),
 )
 ENGINES = ("auto", BLACKBOX, *(engine.name for engine in NATIVE))
@@ -184,14 +190,19 @@ def native_for(rows: EvidenceRows, engine: str) -> NativeEngine | None:
 
 
 def _is_available(native: NativeEngine, rows: EvidenceRows) -> bool:
-    """Return whether an engine can audit these rows; say once what it lacks if that is all."""
+    """Return whether an engine can audit these rows; say once what it lacks if that is all.
+
+    The libraries of an engine that does not know the model's class are not loaded.
+    """
+    if not native.knows(rows):
+        return False
     lacking = native.lacking()
     if lacking is None:
         return native.refusal(rows) is None
     try:
         takes = native.module.refusal(rows) is None
     except ImportError:
-        takes = family_of(rows.model.head) in native.families
+        takes = True  # judged by its class
     if takes:
         suggest_extra(f"{rows.model.kind} is asked as a black box, which is slower: {lacking}")
     return False

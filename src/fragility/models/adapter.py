@@ -177,6 +177,11 @@ class Model:
         return self._fingerprint.partial
 
     @property
+    def libraries(self) -> frozenset[str]:
+        """The top-level packages whose classes and functions the model is made of, its steps included."""
+        return self._fingerprint.libraries
+
+    @property
     def link(self) -> str:
         """Name of the way from the model's output to probabilities."""
         return self.head_link.describe(self.output)

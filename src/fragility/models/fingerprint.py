@@ -16,22 +16,28 @@ from dataclasses import dataclass
 from typing import Any
 
 from fragility.canonical import DIGEST_PREFIX
+from fragility.libraries import libraries_of
 from fragility.models.descriptions import Parts, chunk, describe, plain
 
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """``digest``: ``sha256:<hex>``. ``partial``: what the digest could not take in, in words; empty if nothing."""
+    """What identifies a fitted model.
+
+    ``digest``: ``sha256:<hex>``. ``partial``: what the digest could not take in, in words; empty if nothing.
+    ``libraries``: the top-level packages whose classes and functions the model is made of.
+    """
 
     digest: str
     partial: tuple[str, ...]
+    libraries: frozenset[str] = frozenset()
 
 
 def fingerprint(model: object) -> Fingerprint:
     """Return the fingerprint of a fitted model; equal for equal models, in memory or loaded from a file."""
     walk = _Walk()
     digest = walk.digest(model)
-    return Fingerprint(DIGEST_PREFIX + digest.hex(), tuple(sorted(walk.unseen)))
+    return Fingerprint(DIGEST_PREFIX + digest.hex(), tuple(sorted(walk.unseen)), frozenset(walk.libraries))
 
 
 class _Open:
@@ -61,6 +67,7 @@ class _Walk:
 
     def __init__(self) -> None:
         self.unseen: set[str] = set()
+        self.libraries: set[str] = set()
         self._open: list[_Open] = []
         self._unsettled: dict[int, int] = {}  # id -> place, in the order of the places
         self._settled: dict[int, bytes] = {}
@@ -94,6 +101,7 @@ class _Walk:
         else:
             described = describe(value)
             self.unseen.update(described.unseen)
+            self.libraries |= libraries_of(value)
             self._open.append(_Open(described, len(self._unsettled)))
             self._unsettled[id(value)] = len(self._unsettled)
             self._alive.append(value)
