@@ -134,10 +134,9 @@ class PartAuditor:
 
     @property
     def versions(self) -> dict[str, str]:
-        """The versions of the libraries that have a part in the audit: those of the model, and of what reads it."""
-        needs = set() if self.native is None else {*self.native.needs}
-        needs |= set() if self.lattice is None else {"numba"}
-        return library_versions(self.model.libraries | needs)
+        """The versions of the libraries that have a part in the audit: those of the model, and of the engine."""
+        needs = () if self.native is None else self.native.needs
+        return library_versions(self.model.libraries.union(needs))
 
     def bind(self, X: Any, ids: Any = None) -> EvidenceRows:
         """Return further rows, bound; refuse rows for which the first decisions do not hold."""

@@ -300,7 +300,8 @@ def input_digests_of(auditor: PartAuditor, part: RawPart) -> bytes:
 def read_part(auditor: PartAuditor, part: RawPart) -> Rows:
     """Return the rows of a part, in the model's column order."""
     model = auditor.model
-    expected = model.columns or tuple(f.name for f in auditor.protocol.fields)
+    fields = tuple(field.name for field in auditor.protocol.fields)
+    expected = model.name_columns(fields) or fields
     return read_rows(part.frame, expected, model.n_columns, part.ids)
 
 

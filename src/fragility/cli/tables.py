@@ -66,7 +66,8 @@ class Columns:
         named = [name for name in given if name in self.drop]
         self.dropped.update(named)
         known = {*(self.fields or ()), *named, self.target, self.id_column}
-        extra = [name for name in given if name not in known] if self.ignore_extra else []
+        # LightGBM knows a column "mean radius" as "mean_radius".
+        extra = [name for name in given if not known & {name, name.replace(" ", "_")}] if self.ignore_extra else []
         if extra:
             more = f" and {len(extra) - 5} more" if len(extra) > 5 else ""
             note(f"left out of {path}, because the model does not know them: {', '.join(extra[:5])}{more}")

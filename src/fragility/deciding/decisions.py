@@ -239,7 +239,7 @@ class Decider:
     def read(self, rows: Any, ids: Any) -> Rows:
         """Return rows in any container, with all columns of the model."""
         model = self.auditor.model
-        return read_model_rows(model, rows, model.columns or self.fields, ids)
+        return read_model_rows(model, rows, model.name_columns(self.fields) or self.fields, ids)
 
     def _stand_in(self, name: str, standins: Mapping[str, Scalar]) -> Scalar:
         if name not in standins:

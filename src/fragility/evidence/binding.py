@@ -50,7 +50,7 @@ def read_fitting_rows(model: Model, X: Any, space: EvidenceSpace, ids: Any = Non
     """Return the rows of ``X`` as they came, and with fields of the types of the training data."""
     check_decision(model, space)
     fields = [f.name for f in space.fields]
-    expected = model.columns or tuple(fields)
+    expected = model.name_columns(fields) or tuple(fields)
     if set(expected) != set(fields):
         raise ProtocolError(
             f"the protocol was made for the columns {fields[:8]}, the model expects {list(expected)[:8]}; fit a "

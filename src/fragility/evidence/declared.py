@@ -42,7 +42,9 @@ def read_model_rows(
     """
     if model.signature is not None:
         _check_columns(model.signature, X)
-    rows = read_rows(X, expected if expected is not None else model.columns, model.n_columns, ids)
+    if expected is None:
+        expected = model.name_columns(column_names(X))
+    rows = read_rows(X, expected, model.n_columns, ids)
     if model.signature is not None and rows.frame is not None:
         _check_types(model.signature, rows.frame)
     return rows

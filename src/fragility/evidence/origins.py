@@ -69,8 +69,9 @@ def known_origins(model: Model, space: EvidenceSpace) -> Origins:
     A column is known to rise with its field only where its steps make it from that field alone.
     """
     stored = [Origin(column.fields, rising=False) for column in space.inputs]
+    names = [own.name for own in space.fields]
     try:
-        claimed = claim_origins(model.transformer, list(model.columns or [own.name for own in space.fields]))
+        claimed = claim_origins(model.transformer, list(model.name_columns(names) or names))
     except UntraceableError:
         return stored
     if len(claimed) != len(stored):

@@ -83,7 +83,7 @@ def find_replacements(
     elif frame is not None and model is not None:
         few = frame[fields].iloc[:SAMPLE]
         with suppress(FragilityError):  # rows that the model does not take are refused where they are audited
-            return _search_values(evidence, model, read_rows(few, model.columns, model.n_columns))
+            return _search_values(evidence, model, read_rows(few, model.name_columns(fields), model.n_columns))
     return {name: Replacement("unknown") for name in fields}
 
 

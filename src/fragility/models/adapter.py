@@ -13,7 +13,7 @@ from sklearn.pipeline import Pipeline
 
 from fragility.arrays import Floats, Integers
 from fragility.errors import Advice, ModelError
-from fragility.libraries import family_of, is_torch_module
+from fragility.libraries import family_of, is_torch_module, library_of
 from fragility.models.decision import ClassLabel, Decision, label_indices, to_python
 from fragility.models.fingerprint import Fingerprint, fingerprint
 from fragility.models.links import (
@@ -204,6 +204,37 @@ class Model:
             return _column_names(self.estimator)  # a function may do without columns that are not required
         return declared
 
+    def name_columns(self, names: Sequence[str]) -> tuple[str, ...] | None:
+        """Return the model's columns as rows name them: its own names, or those that its library rewrote.
+
+        LightGBM replaces blanks by underscores, so a model that was trained on ``mean radius`` knows ``mean_radius``.
+        A name is matched if exactly one column has it after rewriting, which LightGBM requires in training too; a
+        name that no column has stays as it is.
+
+        Parameters
+        ----------
+        names : sequence of str
+            The columns of the rows.
+
+        Returns
+        -------
+        tuple of str or None
+            As :attr:`columns`.
+        """
+        own = self.columns
+        if own is None or set(own) <= set(names) or not _rewrites_names(self.estimator):
+            return own
+        found: dict[str, list[str]] = {}
+        for name in names:
+            found.setdefault(name.replace(" ", "_"), []).append(name)
+        if any(len(found.get(name, ())) > 1 for name in own):
+            first = next(name for name in own if len(found.get(name, ())) > 1)
+            raise ModelError(
+                f"LightGBM calls a column {first!r}, and the rows have {' and '.join(map(repr, found[first]))}, which "
+                "are the same name to it; leave all but one out, or rename them"
+            )
+        return tuple(found.get(name, [name])[0] for name in own)
+
     @cached_property
     def n_columns(self) -> int | None:
         """Number of raw columns the model was fitted on, where it knows."""
@@ -337,6 +368,15 @@ def _column_names(estimator: Any) -> tuple[str, ...] | None:
     if names is None:
         names = _ask_members(estimator, _column_names)
     return None if names is None else tuple(str(name) for name in names)
+
+
+def _rewrites_names(estimator: Any) -> bool:
+    """Return whether the columns that an estimator names are named by LightGBM, which replaces blanks."""
+    estimator = look_through(estimator)
+    if isinstance(estimator, Pipeline):
+        estimator = look_through(estimator.steps[0][1])
+    inside = (member for member, columns in members(estimator) if columns is None)
+    return library_of(estimator) == "lightgbm" or any(map(_rewrites_names, inside))
 
 
 def _column_count(estimator: Any) -> int | None:
