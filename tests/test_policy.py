@@ -199,6 +199,13 @@ def test_another_model_or_protocol_is_refused(labelled):
         policy.select(other)
 
 
+def test_labels_without_a_confident_row_are_refused_by_what_to_change(labelled):
+    model, X, certs, _ = labelled
+    sure = fg.label_brittle(model, X[300:], certs.protocol, fg.Stress(tau_confidence=0.9999, draws=2))
+    with pytest.raises(fg.DataError, match=r"no labelled row is 100% confident.*; label them with a lower Stress\("):
+        ReviewPolicy.fit(certs, sure)
+
+
 def test_labels_of_another_protocol_are_refused_by_what_differs(labelled, tmp_path):
     """A baseline that the certificates did not use breaks other rows; depth and reading do not."""
     model, X, certs, _ = labelled

@@ -234,7 +234,10 @@ class ReviewPolicy(JsonFile):
         confident, brittle = rows.high_confidence[place], rows.brittle[place]
         if not confident.any():
             raise DataError(
-                f"no labelled row is at least {rows.min_confidence:.0%} confident; a policy is about confident rows"
+                f"no labelled row is {rows.min_confidence:.0%} confident, and a policy is about those that are; ",
+                Advice(
+                    "label them with a lower Stress(tau_confidence=...)", "label them with a lower --tau-confidence"
+                ),
             )
         unscored = confident & np.isnan(scores)
         _check_unscored(int(unscored.sum()), int(confident.sum()), rows.min_confidence, by)
