@@ -1,0 +1,292 @@
+"""The ways people use an audit, each with what they would check of it, on one table and one model."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import joblib
+import numpy as np
+import pandas as pd
+from command_line import Done, run
+from ordinary_asking import Asker, check_rows
+from ordinary_cells import Cell
+from ordinary_models import SLOW_TO_ASK, build, fit_labels, fit_table
+from ordinary_tables import read_ordinary
+
+import fragility as fg
+
+TRAINED, AUDITED, AUDITED_RAW, AUDITED_SLOWLY = 3000, 2000, 250, 100
+CHECKED = 8  # certificates that the pipeline is asked about
+VERIFIED, INTERVALS = 12, 6
+WITH_INTERVALS = ("python", "blocks", "report", "guard")
+
+
+@dataclass(frozen=True)
+class Work:
+    """A folder with a fitted model, its training rows and the rows to audit, as a user has them."""
+
+    folder: Path
+    cell: Cell
+
+    @property
+    def model(self) -> Any:
+        return joblib.load(self.folder / "model.joblib")
+
+    @property
+    def rows(self) -> pd.DataFrame:
+        return pd.read_parquet(self.folder / "test.parquet").drop(columns="label")
+
+    @property
+    def training(self) -> pd.DataFrame:
+        return pd.read_parquet(self.folder / "train.parquet").drop(columns="label")
+
+    def words(self, *given: object) -> list[object]:
+        return [*given, "--target", "label", "--trust"]
+
+    def audit_words(self, out: str, *more: object) -> list[object]:
+        space = [] if self.cell.space == "default" else ["--space", self.cell.space]
+        given = ["audit", self.folder / "model.joblib", self.folder / "test.parquet"]
+        return self.words(*given, "--train", self.folder / "train.parquet", "--out", self.folder / out, *space, *more)
+
+    @property
+    def asked(self) -> list[object]:
+        return ["--model", self.folder / "model.joblib", "--data", self.folder / "test.parquet"]
+
+
+def prepare(cell: Cell, folder: Path, models: Path) -> Work:
+    """Write what a user starts from; a model is fitted once for all cells that have it."""
+    X, y = read_ordinary(cell.table)
+    X, y = fit_table(cell.model, X), fit_labels(cell.model, y)
+    n_train = min(TRAINED, len(X) * 3 // 5)
+    n_test = AUDITED_RAW if cell.space == "raw" or X.shape[1] > 40 else AUDITED
+    if cell.model in SLOW_TO_ASK:
+        n_test = AUDITED_SLOWLY
+    for name, part in (("train", slice(0, n_train)), ("test", slice(n_train, n_train + n_test))):
+        X[part].assign(label=y[part]).to_parquet(folder / f"{name}.parquet")
+    kept = models / f"{cell.table}-{cell.model}-{cell.preparation}.joblib"
+    if not kept.exists():
+        train = pd.read_parquet(folder / "train.parquet")
+        labels = train.pop("label")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            fitted = build(cell.model, cell.preparation, train).fit(train, labels)
+        unfinished = kept.with_suffix(f".{os.getpid()}")
+        joblib.dump(fitted, unfinished)
+        unfinished.replace(kept)
+    (folder / "model.joblib").symlink_to(kept)
+    return Work(folder, cell)
+
+
+def ends_well(*words: object, code: int = 0) -> Done:
+    done = run(*words)
+    assert done.code == code, f"{' '.join(map(str, words[:2]))} ends with {done.code}: {(done.err or done.out)[-600:]}"
+    return done
+
+
+def bytes_of(folder: Path) -> dict[str, str]:
+    """Return what is in a folder: names and digests."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+# --- every cell -------------------------------------------------------------------------------------------------
+
+
+def audit(work: Work) -> None:
+    """Audit and verify on the command line, and ask the pipeline about a sample of the claims."""
+    intervals = ["--intervals", INTERVALS] if work.cell.way in WITH_INTERVALS else []
+    blocks = ["--lattice", "--modes", "--rates", "0.05"] if work.cell.way == "blocks" else []
+    rows = ["--rows", "60"] if blocks else []
+    done = ends_well(*work.audit_words("audit", *intervals, *blocks, *rows))
+    assert "Traceback" not in done.err
+    verified = ends_well(*work.words("verify", work.folder / "audit", *work.asked, "--sample", VERIFIED, *rows))
+    assert "holds" in verified.out
+    check_claims(work)
+
+
+def check_claims(work: Work) -> None:
+    certificates, rows = fg.Certificates.load(work.folder / "audit"), work.rows
+    model, protocol = work.model, certificates.protocol.to_dict()
+    listed = list(certificates)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        said = np.asarray(model.predict(rows[: len(listed)])).ravel()
+        sure = np.sort(model.predict_proba(rows[: len(listed)]), axis=1)
+    near = sure[:, -1] - sure[:, -2] < 1e-6
+    other = [
+        c.id for c, label, tie in zip(listed, said, near, strict=True) if str(c.predicted) != str(label) and not tie
+    ]
+    assert not other, f"predicted differs from predict in {len(other)} rows: {other[:5]}"
+    chance = np.random.default_rng(0)
+    with_intervals = [place for place, one in enumerate(listed) if one.intervals is not None]
+    places = chance.permutation(len(listed))[: CHECKED // 2].tolist()
+    places += chance.permutation(with_intervals or len(listed))[: CHECKED - len(places)].tolist()
+    check_rows(Asker(model, protocol, rows), [listed[place] for place in places], places)
+
+
+# --- one way ----------------------------------------------------------------------------------------------------
+
+
+def use_python(work: Work) -> None:
+    """Python's audit is the command line's, byte for byte, and so are its certificates in memory; they verify."""
+    model, rows = work.model, work.rows
+    stored = fg.Certificates.load(work.folder / "audit")
+    space = None if work.cell.space == "default" else work.cell.space
+    protocol = fg.Protocol.fit(model, work.training, space=space)
+    assert protocol.digest == stored.protocol.digest
+    given = (model, work.folder / "test.parquet", protocol, work.folder / "python")
+    fg.audit_files(*given, target="label", modes=2000, intervals=INTERVALS, progress=False)  # as the commands do
+    assert_same_bytes(work.folder / "audit", work.folder / "python")
+    certificates = fg.audit(model, rows[:60], protocol, lattice=True, modes=True, progress=False)
+    listed = list(certificates)
+    assert [one.digest for one in listed] == [one.digest for one in stored][:60]
+    outcome = fg.verify(certificates, model, rows[:60], sample=20)
+    assert outcome, str(outcome)
+    assert str(certificates) and listed[0].story() and listed[0].sentence()
+    assert len(certificates.to_pandas()) == 60
+
+
+def assert_same_bytes(one: Path, other: Path) -> None:
+    a, b = bytes_of(one), bytes_of(other)
+    differing = [name for name in sorted((a.keys() | b.keys()) - {"report.html"}) if a.get(name) != b.get(name)]
+    assert not differing, f"equal audits differ in {differing}"
+
+
+def use_report(work: Work) -> None:
+    """A report with everything that can be given to it, the same twice; and the lists on the terminal."""
+    given = [*work.asked, "--labels", work.folder / "test.parquet", *work.words()]
+    for name in ("report.html", "again.html"):
+        ends_well("report", work.folder / "audit", *given, "--out", work.folder / name)
+    html = (work.folder / "report.html").read_bytes()
+    assert html == (work.folder / "again.html").read_bytes()
+    assert b"</html>" in html
+    ends_well("report", work.folder / "audit", "--out", work.folder / "report.md")
+    first = next(iter(fg.Certificates.load(work.folder / "audit")))
+    assert ends_well("show", work.folder / "audit", "--row", first.id).out
+    assert ends_well("top", work.folder / "audit").out
+
+
+def use_gate(work: Work) -> None:
+    """An audit passes the rules that were made from it, and equals itself under an allowance."""
+    ends_well("gate", "init", work.folder / "audit", "--out", work.folder / "gate.toml")
+    ends_well("gate", work.folder / "audit", "--rules", work.folder / "gate.toml", "--out", work.folder / "gate.json")
+    assert json.loads((work.folder / "gate.json").read_text())["outcome"] != "fail"
+    against = [work.folder / "audit", "--against", work.folder / "audit", "--rules", work.folder / "change.toml"]
+    ends_well("gate", "init", work.folder / "audit", "--allowance", "0.05", "--out", work.folder / "change.toml")
+    ends_well("gate", *against)
+
+
+def use_pack(work: Work) -> None:
+    given = ["--labels", work.folder / "test.parquet", "--target", "label"]
+    ends_well("pack", work.folder / "audit", "--out", work.folder / "pack.zip", *given)
+    done = ends_well("pack", "check", work.folder / "pack.zip")
+    assert "Traceback" not in done.err
+
+
+def use_compare(work: Work) -> None:
+    """Against the same model under another baseline, and against itself, where nothing changes."""
+    ends_well(*work.audit_words("other", "--baseline", "median", "--rows", "150"))
+    ends_well(*work.audit_words("few", "--rows", "150"))
+    ends_well("compare", work.folder / "few", work.folder / "other", "--changes", work.folder / "changes.csv")
+    ends_well(
+        "compare",
+        work.folder / "few",
+        work.folder / "few",
+        "--labels",
+        work.folder / "test.parquet",
+        "--target",
+        "label",
+    )
+
+
+def use_policy(work: Work) -> None:
+    """Held-out labels under stress, and a policy from them; that it cannot be had is a result."""
+    labels, policy = work.folder / "labels.parquet", work.folder / "policy.json"
+    stress = ["stress", work.folder / "audit", *work.asked, "--rows", "150", "--out", labels]
+    words = ["policy", work.folder / "audit", "--labels", labels, "--risk", "0.1", "--out", policy]
+    ends_well(*work.words(*stress))
+    done = run(*words)
+    if done.code == 2 and "label them with a lower --tau-confidence" in done.err:  # no prediction is confident
+        ends_well(*work.words(*stress, "--tau-confidence", "0.5"))
+        done = ends_well(*words)
+    assert done.code == 0 and policy.exists(), done.err
+
+
+def use_guard(work: Work) -> None:
+    """The guard decides as the deployed pipeline does, also where fields are missing."""
+    model, rows = work.model, work.rows[:40]
+    protocol = fg.Certificates.load(work.folder / "audit").protocol
+    guard = fg.Guard(model, protocol)
+    gone = [name for name in rows if rows[name].isna().any()] or list(rows.columns[:1])
+    holes = rows.copy()
+    for name in gone[:2]:
+        cells = holes[name].astype(float) if holes[name].dtype.kind in "iub" else holes[name]
+        holes[name] = cells.mask(np.arange(len(holes)) % 3 == 0)
+    checks = guard.check_rows(holes)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            said = np.asarray(model.predict(holes)).ravel()
+            sure = np.sort(model.predict_proba(holes), axis=1)
+    except Exception:  # whatever a model says that cannot answer where a field is missing
+        said = None
+    answers = list(checks)
+    assert len(answers) == len(holes)
+    if said is not None:
+        near = sure[:, -1] - sure[:, -2] < 1e-6
+        wrong = [
+            (check.id, check.decision, label)
+            for check, label, tie in zip(answers, said, near, strict=True)
+            if str(check.decision) != str(label) and not tie
+        ]
+        assert not wrong, f"the guard decides otherwise than the pipeline: {wrong[:3]}"
+    for place in (0, 1):
+        alone = guard.check(holes.iloc[[place]])
+        assert (alone.decision, alone.confidence) == (answers[place].decision, answers[place].confidence)
+        assert alone.p_change == answers[place].p_change
+
+
+def use_parity(work: Work) -> None:
+    """A model answers as itself, in every state of an audit."""
+    model, copy = work.folder / "model.joblib", work.folder / "copy.joblib"
+    copy.write_bytes(model.read_bytes())
+    words = work.words("parity", model, copy, "--data", work.folder / "test.parquet")
+    ends_well(*words, "--protocol", work.folder / "audit", "--sample", "60", "--json", work.folder / "parity.json")
+
+
+def use_blocks(work: Work) -> None:
+    """Every block for every row: what the audit and the checks of all cells look at."""
+    certificates = fg.Certificates.load(work.folder / "audit")
+    for one in certificates:
+        assert one.smallest_state is not None and one.modes is not None
+        assert 0 <= one.failure_low <= one.failure_probability <= one.failure_high <= 1
+    ends_well(
+        *work.words("reliability", work.folder / "audit", *work.asked, "--rates", "0.05", "--rows", "60"),
+        *("--json", work.folder / "reliability.json"),
+    )
+
+
+def use_fresh_processes(work: Work) -> None:
+    """The same audit in two fresh processes and in this one: the same bytes."""
+    for name in ("fresh", "fresher"):
+        words = [str(word) for word in work.audit_words(name, "--intervals", INTERVALS)]
+        helpers = str(Path(__file__).parent)
+        places = os.pathsep.join([helpers, *filter(None, [os.environ.get("PYTHONPATH")])])
+        environment = os.environ | {"PYTHONPATH": places, "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(
+            [sys.executable, "-m", "fragility", *words], env=environment, capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == 0, done.stderr[-600:]
+    assert_same_bytes(work.folder / "fresh", work.folder / "fresher")
+    assert_same_bytes(work.folder / "fresh", work.folder / "audit")
+
+
+USES = {name.removeprefix("use_"): use for name, use in globals().items() if name.startswith("use_")}
