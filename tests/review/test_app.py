@@ -68,6 +68,21 @@ def test_deciding_goes_on_to_the_next_case_and_can_be_undone(ana, bench):
     assert "(undone)" in page and '<span class="status open">' in page and "looks fine" in page
 
 
+def test_a_draft_is_the_cases_and_the_reviewers_and_is_forgotten_when_it_was_saved(ana, ben, bench):
+    """The browser keeps what is typed under a name; only a page that follows a saved entry tells it to forget."""
+    queue = keys(ana.get("/queue?budget=all&confident=0").text)
+    drafts = [
+        re.search(r'data-draft="([0-9a-f]{64})"', someone.get(f"/case/{key}").text)[1]
+        for someone, key in ((ana, queue[0]), (ana, queue[1]), (ben, queue[0]), (ana, queue[0]))
+    ]
+    assert len(set(drafts)) == 3 and drafts[0] == drafts[3]
+    saved = ana.post(f"/case/{queue[0]}/decide", data={"action": "accept", "view": "", "advance": "1", "note": "x"})
+    assert f'data-saved="{drafts[0]}"' in ana.get(saved.headers["location"]).text
+    refused = ana.post(f"/case/{queue[1]}/decide", data={"action": "reacquire", "view": "", "note": "kept"})
+    assert refused.status_code == 422 and "data-saved" not in refused.text and ">kept</textarea>" in refused.text
+    assert f'data-instead="/case/{queue[1]}?' in refused.text
+
+
 def test_staying_on_the_case(ana):
     case = first_case(ana)
     done = decide(ana, case, "escalate")
@@ -125,6 +140,7 @@ def test_a_blind_second_review_hides_the_first_until_it_is_given(ana, ben, bench
     assert ana.post(f"{case}/second", data={"view": ""}).status_code == 422
     hidden = [ben.get(path).text for path in (case, "/queue", "/team", "/queue?budget=all&confident=0")]
     assert all("secret reason" not in page and 'class="status escalate"' not in page for page in hidden)
+    assert "What others decided is hidden" in hidden[0] and "Nobody has decided yet" not in hidden[0]
     assert "stays hidden until you have decided" in hidden[0] and ben.get(f"{case}/state").json()["last"] == 0
     assert ben.get("/queue", params={"status": "escalate"}).text.count("data-line") == 0
     given = ben.post("/next", data={"view": "status=second"}).headers["location"]

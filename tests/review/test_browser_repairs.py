@@ -5,7 +5,8 @@ import sqlite3
 
 import pytest
 import skops.io
-from reviewing import browser
+from browser import chromium
+from reviewing import DESK, Browser, browser
 from selenium.webdriver.common.keys import Keys
 from workbench import started
 
@@ -275,3 +276,74 @@ def test_on_a_phone_of_390_pixels_k_is_there_and_what_scrolls_says_so(audited, g
         for path in ("/team", "/bulk"):
             ana.go(path)
             assert ana.driver.execute_script(clipped) == [] and ana.fits() and ana.findings() == []
+
+
+# --- drafts, bookmarks, and values beyond the training rows ---------------------------------------------------
+
+
+def test_a_note_outlives_leaving_reloading_and_a_stop_of_the_workbench(audited, given, store, tmp_path):
+    """What was typed is lost by no key, no reload and no stop; it is gone once it was saved, and not seen by others."""
+    note, typed = "#note", "asked the bank \U0001f3e6 twice"
+    with chromium(f"--user-data-dir={tmp_path / 'profile'}") as driver:
+        with started(audited, store, *given) as (process, address):
+            ana = Browser(driver, address, DESK, dark=False)
+            ana.enter("Ana")
+            ana.go("/queue?budget=all&confident=0")
+            ana.follow(lambda: ana.press("n"))
+            case = driver.current_url.split("?")[0]
+            driver.execute_script("arguments[0].value = arguments[1]", ana.find(note), typed[:-6])
+            ana.press("m")
+            ana.find(note).send_keys(" twice")
+            ana.press(Keys.ESCAPE)
+            ana.follow(lambda: ana.press("j"))
+            assert ana.find(note).get_attribute("value") == ""
+            for leave in (lambda: driver.get(case), driver.refresh, lambda: ana.press("n")):
+                ana.follow(leave)
+            driver.get(case)
+            assert ana.find(note).get_attribute("value") == typed
+            process.terminate()
+            process.wait(timeout=20)
+            ana.find("button.accept").click()  # nobody answers
+        with started(audited, store, *given) as (_, address):
+            again = Browser(driver, address, DESK, dark=False)
+            assert again.here == ana.here  # so bookmarks live
+            again.enter("Ben")
+            driver.get(case)
+            assert again.find(note).get_attribute("value") == ""
+            again.go("/who")
+            again.find("#name").clear()
+            again.find("#name").send_keys("Ana")
+            again.follow(lambda: again.find("#name").submit())
+            driver.get(case)
+            assert again.find(note).get_attribute("value") == typed
+            again.follow(lambda: again.find("button.accept").click())
+            driver.get(case)
+            assert again.find(note).get_attribute("value") == ""
+            assert driver.execute_script("return Object.keys(localStorage).length") == 0
+    assert [(entry.action, entry.note) for entry in entries(store)] == [("accept", typed)]
+
+
+def test_one_can_go_back_to_a_case_that_was_not_saved(ana):
+    ana.go("/queue?budget=all&confident=0")
+    ana.follow(lambda: ana.press("n"))
+    case = ana.driver.current_url.split("?")[0]
+    ana.find("#note").send_keys("not yet")
+    ana.driver.execute_script("document.querySelector('#reacquire').open = true")
+    for box in ana.all("#reacquire input:checked"):
+        ana.driver.execute_script("arguments[0].checked = false", box)
+    ana.follow(lambda: ana.find("button.reacquire").click())
+    assert "Not saved" in ana.text(".alert")
+    ana.go("/team")
+    ana.follow(ana.driver.back)
+    assert ana.driver.current_url.split("?")[0] == case and ana.find("#note").get_attribute("value") == "not yet"
+
+
+def test_a_value_beyond_the_training_rows_is_not_asked_silently(ana):
+    ana.go("/queue?budget=all&confident=0")
+    ana.follow(lambda: ana.press("n"))
+    ana.find("#wi-fields[data-ready]")
+    exact = ana.find("#wi-fields input.exact[type=number]")
+    ana.driver.execute_script("arguments[0].closest('details')?.setAttribute('open', '')", exact)
+    exact.clear()
+    exact.send_keys("9999999", Keys.TAB)
+    ana.until(lambda: "9999999 lies outside the values of the training rows; the answer is for" in ana.text("#wi-kept"))

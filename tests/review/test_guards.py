@@ -7,7 +7,7 @@ import pytest
 from workbench import ADDRESS, HOST, PORT, keys, reviewer, stranger, workbench
 
 from fragility.review.guards import BODY_LIMIT, HEADERS, Sessions, random_host, split_token
-from fragility.review.serving import LOOPBACK, PortError, listen
+from fragility.review.serving import LOOPBACK, Place, PortError, listen
 from fragility.review.views import View
 
 PAGES = ["/", "/queue", "/who", "/team", "/bulk", "/export/decisions.csv", "/static/review.css", "/nothing"]
@@ -253,6 +253,33 @@ def test_it_listens_on_this_machine_only():
     second = listen(None)  # the usual port is taken, perhaps by the first
     assert second[0].getsockname() != first[0].getsockname() and second[0].family == socket.AF_INET
     close((*first, *second))
+
+
+def test_a_store_is_served_at_its_last_place_unless_others_may_know_it(tmp_path):
+    """Bookmarks and drafts belong to a name and a port; a name that others can read might be theirs to serve."""
+    store, place = tmp_path / "review.sqlite", Place("review-0123456789abcdef0123.localhost", 8123)
+    new = Place.recall(store)
+    assert new.port is None and new.host != Place.recall(store).host
+    place.keep(store)
+    file = tmp_path / "review.sqlite.address"
+    assert Place.recall(store) == place and file.stat().st_mode & 0o777 == 0o600
+    file.chmod(0o644)
+    assert Place.recall(store) != place
+    for forged in (
+        '{"host": "evil.example", "port": 80}',
+        '{"host": "' + place.host + '", "port": "80"}',
+        "[]",
+        "{",
+        "",
+    ):
+        file.write_text(forged)
+        file.chmod(0o600)
+        assert Place.recall(store).port is None and Place.recall(store).host.endswith(".localhost")
+    (taken := socket.socket()).bind(("127.0.0.1", 0))
+    taken.listen()
+    found = listen(None, taken.getsockname()[1])  # the port of last time is somebody else's now
+    assert found[0].getsockname()[1] != taken.getsockname()[1]
+    close((*found, taken))
 
 
 def test_a_port_that_someone_else_has_on_the_other_loopback_address_is_not_taken():

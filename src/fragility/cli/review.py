@@ -71,7 +71,8 @@ def review(
     if lacking := say_lacking_workbench():
         raise MissingExtraError(lacking)
     from fragility.review.history import DEFAULT_REASONS, read_reasons
-    from fragility.review.serving import listen, open_workbench, serve
+    from fragility.review.serving import Place, listen, open_workbench, serve
+    from fragility.review.store import STORE_FILE
 
     form = csv.form(data)
     X = ids = audited = None
@@ -82,7 +83,7 @@ def review(
         X, ids, audited = rows.X, rows.ids, None if model is None else loading.load(model)
     chosen = None if policy is None else fg.ReviewPolicy.load(policy)
     codes = DEFAULT_REASONS if reasons is None else read_reasons(reasons)
-    listening = listen(port)
+    listening = listen(port, Place.recall(store or directory / STORE_FILE).port)
     bench = open_workbench(directory, store=store, policy=chosen, X=X, ids=ids, model=audited, reasons=codes, row=row)
 
     def announce(address: str) -> None:

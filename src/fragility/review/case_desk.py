@@ -77,6 +77,7 @@ class CaseDesk(Desk):
             similar_total=similar_total,
             reasons=self.bench.reasons,
             draft=draft or {},
+            draft_key=self.name_draft(queued.case.digest, viewer),
         )  # fmt: skip
         return render(context, status)
 
@@ -196,6 +197,7 @@ class CaseDesk(Desk):
             groups=self.cases.protocol.group_names,
             reasons=self.bench.reasons,
             draft=draft or {},
+            draft_key=self.name_draft("bulk", viewer),
         )
         return render(context, status)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -121,11 +122,17 @@ class Desk:
             if entry.action == "undo":
                 return pages.Notice(text, name)
             fields = {"entry": number, "view": view.address()}
-            return pages.Notice(text, name, f"/case/{case_key(entry.case)}/undo", fields)
+            undo, saved = f"/case/{case_key(entry.case)}/undo", self.name_draft(entry.case.digest, viewer)
+            return pages.Notice(text, name, undo, fields, saved=saved)
         if bulk and bulk == entry.bulk:
             text = f"{self.store.standing_of(bulk, viewer):,} decisions saved."
-            return pages.Notice(text, None, "/bulk/undo", {"bulk": bulk, "view": view.address()})
+            fields = {"bulk": bulk, "view": view.address()}
+            return pages.Notice(text, None, "/bulk/undo", fields, saved=self.name_draft("bulk", viewer))
         return None
+
+    def name_draft(self, what: str, viewer: str) -> str:
+        """Return what a browser keeps a reviewer's draft under, about a case by its digest, or about many."""
+        return hashlib.sha256(f"{self.cases.audit}\n{what}\n{viewer}".encode("utf-8", "surrogatepass")).hexdigest()
 
     def give_next(self, viewer: str, view: View, left: QueuedCase | None = None, done: int | None = None) -> Response:
         """Send the reviewer to the next case of the view that is nobody's, and make it theirs for a while.

@@ -3,6 +3,7 @@
 A browser sends its cookies to every port of a host name, and any server of this machine can set cookies for the names
 it shares with us. The workbench is therefore served under a host name of its own, `review-<random>.localhost`, which
 browsers take to this machine: no other server is ever asked for under that name, so none receives or sets our cookie.
+The name is kept beside the store, in a file that only its owner can read, so that bookmarks and drafts outlive a start.
 What a cookie stands for, the reviewer's name included, is kept here and not in the browser.
 
 A chain of checks comes before any page, each with its reason:

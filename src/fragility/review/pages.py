@@ -114,6 +114,7 @@ class Notice:
     undo: str | None = None  # where to send the undo
     fields: Mapping[str, str] = field(default_factory=dict)
     also: str = ""  # what else there is to say
+    saved: str | None = None  # the name of the draft that was saved
 
 
 @dataclass(frozen=True)
@@ -399,6 +400,7 @@ class CasePage:
     similar_total: int
     reasons: Mapping[str, str]
     draft: Mapping[str, Any]  # what was typed before a conflict stopped it
+    draft_key: str  # under which the browser keeps what is typed
     template: str = "case.html"
 
     @property
@@ -461,6 +463,7 @@ class BulkPage:
     groups: tuple[str, ...]
     reasons: Mapping[str, str]
     draft: Mapping[str, Any]
+    draft_key: str
     template: str = "bulk.html"
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
+import re
 import signal
 import socket
 import sys
@@ -12,6 +14,7 @@ import threading
 import webbrowser
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from types import FrameType
@@ -36,6 +39,7 @@ LOOPBACK_V6 = "::1"
 USUAL_PORT = 8808
 ATTEMPTS = 20  # free ports tried until one is free on both loopback addresses
 NO_IPV6 = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT)
+HOST = re.compile(r"review-[0-9a-f]{20}\.localhost")
 PATIENCE = 10  # seconds that answers under way are given at the end
 REDIRECT = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="referrer" content="no-referrer">
@@ -73,13 +77,48 @@ def open_workbench(
 # --- the port -----------------------------------------------------------------------------------------------
 
 
-def listen(port: int | None) -> tuple[socket.socket, ...]:
-    """Return sockets on the loopback addresses only: on this port, or by default on the usual one or any free one.
+@dataclass(frozen=True)
+class Place:
+    """Where a workbench is served: a bookmark and the drafts that a browser keeps belong to a name and a port."""
+
+    host: str
+    port: int | None = None
+
+    @classmethod
+    def recall(cls, store: Path) -> Place:
+        """Return where this store was served last; a new place if it never was, or if others could read the file."""
+        path = _name_place(store)
+        try:
+            readable_by_others = os.name == "posix" and path.stat().st_mode & 0o077
+            document = json.loads(path.read_text(encoding="utf-8"))
+            host, port = document["host"], document["port"]
+            if not readable_by_others and HOST.fullmatch(host) and type(port) is int and 0 < port < 65536:
+                return cls(host, port)
+        except (OSError, ValueError, TypeError, KeyError):
+            pass
+        return cls(random_host())
+
+    def keep(self, store: Path) -> None:
+        """Write it beside the store, for this user alone; where that cannot be, the next start takes a new place."""
+        path = _name_place(store)
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(handle, "w", encoding="utf-8") as stream:
+                json.dump({"host": self.host, "port": self.port}, stream)
+
+
+def _name_place(store: Path) -> Path:
+    return store.with_name(f"{store.name}.address")
+
+
+def listen(port: int | None, usual: int | None = None) -> tuple[socket.socket, ...]:
+    """Return sockets on the loopback addresses only: on this port, or by default on a usual one or any free one.
 
     Browsers take a name under .localhost to ::1 first. Whoever listened there on our port would be given the token, so
     the port must be ours on both addresses.
     """
-    wanted = (USUAL_PORT, *[0] * ATTEMPTS) if port is None else (port,)
+    wanted = (usual or USUAL_PORT, *[0] * ATTEMPTS) if port is None else (port,)
     for attempt, number in enumerate(wanted, start=1):
         try:
             first = _bind(socket.AF_INET, LOOPBACK, number)
@@ -151,8 +190,9 @@ def serve(
         at_exit.callback(bench.store.close)
         redirect = RedirectFile()
         at_exit.callback(redirect.remove)
-        host, port = LOOPBACK if plain else random_host(), listening[0].getsockname()[1]
-        sessions = Sessions(host, port, on_entry=redirect.remove)
+        place = Place(Place.recall(bench.store.path).host, listening[0].getsockname()[1])
+        place.keep(bench.store.path)
+        sessions = Sessions(LOOPBACK if plain else place.host, place.port or 0, on_entry=redirect.remove)
         for each in listening:
             each.listen()  # whoever is told the address may come at once
         address = sessions.new_address(bench.first_page)

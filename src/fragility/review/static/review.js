@@ -128,6 +128,39 @@ if (reacquire) {
   });
 }
 
+// --- drafts: what was typed and not yet saved is kept in this browser, for this case and this reviewer ------------
+
+const DRAFT = "fragility-draft:";
+
+for (const form of document.querySelectorAll("form[data-draft]")) {
+  const key = DRAFT + form.dataset.draft;
+  const fields = [...form.querySelectorAll("[name=note], [name=reason]")];
+  const read = () => Object.fromEntries(fields.map((field) => [field.name, field.value]));
+  const saved = document.querySelector("[data-saved]");
+  const known = JSON.parse(localStorage.getItem(key) ?? "null");
+  const keep = (sent) => {
+    const values = read();
+    if (Object.values(values).some((value) => value !== "")) localStorage.setItem(key, JSON.stringify({ values, sent }));
+    else localStorage.removeItem(key);
+  };
+  if (fields.some((field) => field.value !== "")) keep(false); // the page has brought it back: it was not saved
+  else if (known && !(known.sent && saved && saved.dataset.saved === form.dataset.draft)) {
+    for (const field of fields) field.value = known.values[field.name] ?? "";
+  }
+  form.addEventListener("input", () => keep(false));
+  form.addEventListener("change", () => keep(false));
+  form.addEventListener("submit", () => keep(true)); // forgotten once a page says that it was saved
+  // A page that answers a form cannot be gone back to; the page of the case, with the draft, can.
+  if (form.dataset.instead && document.querySelector(".alert[role=alert]")) {
+    history.replaceState(null, "", form.dataset.instead);
+  }
+}
+
+for (const notice of document.querySelectorAll("[data-saved]")) {
+  const key = DRAFT + notice.dataset.saved;
+  if (JSON.parse(localStorage.getItem(key) ?? "null")?.sent) localStorage.removeItem(key);
+}
+
 // --- what if ------------------------------------------------------------------------------------------------
 
 const DAY = 86400000; // milliseconds
@@ -216,8 +249,13 @@ if (whatIf) {
       if (field.dataset.kind === "day") [exact.min, exact.max] = [asDay(Number(field.min)), asDay(Number(field.max))];
       exact.addEventListener("change", () => {
         const number = field.dataset.kind === "day" ? exact.valueAsNumber / DAY : exact.valueAsNumber;
+        const typed = exact.value;
         if (!Number.isNaN(number)) field.value = number; // the slider keeps within its ends
         showValue(field);
+        const beyond = number < Number(field.min) || number > Number(field.max);
+        const why = beyond ? "lies outside the values of the training rows" : "is between the values that can be asked";
+        byId("wi-kept").textContent = number === Number(field.value) || Number.isNaN(number)
+          ? "" : `${field.dataset.field}: ${typed} ${why}; the answer is for ${exact.value}.`;
         soon();
       });
     }
