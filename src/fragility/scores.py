@@ -142,12 +142,14 @@ def state_prediction(
     return np.asarray(np.where(kept, original, predicted_class(p, resolution, offset)))
 
 
-def removal_order(drops: Floats, resolution: float) -> Integers:
+def removal_order(drops: Floats, resolution: float, last: Booleans | None = None) -> Integers:
     """Return group indices by descending one-step drop, rounded to ``resolution``; ties by declared order.
 
-    drops: (n, G) -> (n, G).
+    drops: (n, G) -> (n, G). last: (n, G) groups that come after all others whatever their drop, as absent ones do.
     """
     rounded = np.rint(drops / resolution) if resolution > 0 else drops
+    if last is not None:
+        rounded = np.where(last, -np.inf, rounded)
     return np.asarray(np.argsort(-rounded, axis=1, kind="stable"))
 
 

@@ -93,7 +93,7 @@ def read(case: Case) -> dict[str, Any]:
     order = np.empty((n, case.asked.longest), dtype=np.int64)
     rules = Rules.of(case.forest, case.asked, case.offset, case.bare)
     path_support = np.empty_like(out.path_margin)
-    observing.observe_removals(case.first, rules, out, (order, path_support))
+    observing.observe_removals(case.first, rules, out, (order, np.empty((0, 1), dtype=bool), path_support))
     observing.observe_path_and_grid(case.second, rules, out, path_support)
     return {**out._asdict(), "order": order}
 

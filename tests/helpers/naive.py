@@ -108,9 +108,9 @@ def naive_collapse(margin: float, stressed: float, reading: str) -> float:
     return min(c, 1.0) if reading == "support" else c
 
 
-def naive_order(drops: Sequence[float], resolution: float) -> list[int]:
-    """Groups by descending drop at the declared resolution; ties in declared order."""
-    steps = [round(drop / resolution) for drop in drops]  # Python rounds halves to even, as rint does
+def naive_order(drops: Sequence[float], resolution: float, absent: Sequence[int] = ()) -> list[int]:
+    """Groups by descending drop at the declared resolution; ties in declared order; absent groups after all others."""
+    steps = [-math.inf if g in absent else round(drop / resolution) for g, drop in enumerate(drops)]
     order: list[int] = []
     while len(order) < len(drops):
         best = None
@@ -177,6 +177,21 @@ def naive_cell(x: Any, baseline: Any, severity: float, stepwise: bool, whole: bo
     return round(moved) if whole else moved
 
 
+def naive_absent_cells(missing: Sequence[str], origins: Sequence[Sequence[str]]) -> list[bool]:
+    """A cell is absent if every raw field it comes from is missing in the row; ``missing`` names such fields."""
+    return [bool(fields) and all(field in missing for field in fields) for fields in origins]
+
+
+def naive_absent_groups(groups: Sequence[Sequence[int]], absent: Sequence[bool]) -> list[int]:
+    """A group is absent if all of its cells are."""
+    return [g for g, columns in enumerate(groups) if all(absent[j] for j in columns)]
+
+
+def naive_targets(x: Row, baseline: Row, absent: Sequence[bool]) -> Row:
+    """What the cells of a row move to: evidence that is not there cannot be lost, so it stays as it is."""
+    return [x[j] if absent[j] else baseline[j] for j in range(len(x))]
+
+
 def naive_state(
     x: Row,
     baseline: Row,
@@ -233,9 +248,14 @@ def naive_certificate(
     decision: Decision | None = None,
     exposure_weights: Sequence[float] = (1 / 3, 1 / 3, 1 / 3),
     smoothing: float = 0.0,
+    absent: Sequence[bool] | None = None,
 ) -> dict[str, Any]:
-    """Algorithm `cfc` for one row; group and class claims are indices."""
+    """Algorithm `cfc` for one row; group and class claims are indices. ``absent``: its cells that are missing."""
     stepwise = [False] * len(x) if stepwise is None else list(stepwise)
+    absent_groups: list[int] = []
+    if absent is not None:
+        baseline = naive_targets(x, baseline, absent)
+        absent_groups = naive_absent_groups(groups, absent)
 
     def at(severity: dict[int, float]) -> list[float]:
         return [float(v) for v in probabilities([naive_state(x, baseline, groups, severity, stepwise, whole)])]
@@ -250,7 +270,7 @@ def naive_certificate(
         one_step_margin.append(naive_margin(removed, original, reading, decision, smoothing))
         one_step_drop.append(margin - one_step_margin[g])
         one_step_confidence.append(removed[original])
-    order = naive_order(one_step_drop, resolution)
+    order = naive_order(one_step_drop, resolution, absent_groups)
 
     path_margin, path_predicted, path_collapse = [margin], [original], [0.0]
     flip_budget, flipped = depth + 1, False
@@ -402,13 +422,21 @@ def naive_smallest_failing_sets(
     groups: Sequence[Sequence[int]],
     resolution: float,
     largest: int | None = None,
+    absent: Sequence[bool] | None = None,
 ) -> list[tuple[int, ...]]:
-    """Every failing set of the smallest size that has one, at most `largest` groups; empty when none has."""
+    """Every failing set of the smallest size that has one, at most `largest` groups; empty when none has.
+
+    A group that is missing in the row is in no set.
+    """
+    able = list(range(len(groups)))
+    if absent is not None:
+        baseline = naive_targets(x, baseline, absent)
+        able = [g for g in able if g not in naive_absent_groups(groups, absent)]
     original = naive_predicted_class(probabilities([x]), resolution)
     stepwise = [False] * len(x)
     for size in range(1, (len(groups) if largest is None else largest) + 1):
         failing = []
-        for chosen in itertools.combinations(range(len(groups)), size):
+        for chosen in itertools.combinations(able, size):
             state = naive_state(x, baseline, groups, {g: 1.0 for g in chosen}, stepwise)
             if naive_state_prediction(probabilities([state]), original, resolution) != original:
                 failing.append(chosen)

@@ -255,6 +255,11 @@ class PartAuditor:
 def claims_from(trace: Trace, rows: EvidenceRows, protocol: Protocol) -> Claims:
     """Return the claims that a trace supports: pure scores over its arrays."""
     path_predicted = np.column_stack([trace.predicted, trace.path_predicted[:, 1:]])
+    drop = trace.margin[:, None] - trace.one_step_margin
+    confidence_drop = trace.confidence[:, None] - trace.one_step_confidence
+    if rows.absent is not None:  # a model that rounds by the shape of its batch may differ from itself
+        absent = rows.absent.groups()
+        drop, confidence_drop = np.where(absent, 0.0, drop), np.where(absent, 0.0, confidence_drop)
     measured = {
         "predicted": trace.predicted,
         "margin": trace.margin,
@@ -262,14 +267,14 @@ def claims_from(trace: Trace, rows: EvidenceRows, protocol: Protocol) -> Claims:
         "path_predicted": path_predicted,
         "thresholds": trace.threshold,
         "fade_margin": trace.fade_margin,
-        "one_step_drop": trace.margin[:, None] - trace.one_step_margin,
+        "one_step_drop": drop,
     }
     return Claims(
         ids=rows.ids,
         # A model's probabilities may add up to a little more than 1; what is claimed is a probability.
         confidence=np.minimum(trace.confidence, 1.0),
         path=trace.order,
-        one_step_confidence_drop=trace.confidence[:, None] - trace.one_step_confidence,
+        one_step_confidence_drop=confidence_drop,
         **measured,
         **derived_claims(measured, protocol),
     )

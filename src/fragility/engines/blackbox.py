@@ -19,7 +19,7 @@ import scipy.sparse as sp
 
 from fragility.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats, Integers, rows_within
 from fragility.engines.trace import Progress, StatesAsked, Trace, original_confidence
-from fragility.evidence import STEP, EvidenceRows
+from fragility.evidence import STEP, EvidenceRows, Spared
 from fragility.evidence.agreement import original_class
 from fragility.protocol import Protocol
 from fragility.scores import removal_order, state_prediction, support_margin
@@ -42,7 +42,7 @@ def trace_blackbox(
     """
     asked = StatesAsked.of(protocol, rows.n_groups)
     capacity = rows_within(byte_budget, rows.width, copies=2)  # half for the batch, half for its making
-    distinct, copy_of = distinct_rows(rows.matrix, rows.decided)
+    distinct, copy_of = distinct_rows(rows.matrix, rows.decided, None if rows.absent is None else rows.absent.gone)
     chunk_rows = max(1, capacity // 4)  # a chunk's own arrays must fit as well
     phase_states = max(asked.n_groups, asked.depth, len(asked.widths) * severities_at_once, 1)
     # One buffer for all phases: memory touched for the first time costs more than filling it.
@@ -53,23 +53,32 @@ def trace_blackbox(
         chosen = distinct[start : start + chunk_rows]
         part = rows.matrix[chosen]
         x = part.toarray() if sp.issparse(part) else np.asarray(part, dtype=np.float64)
-        parts.append(_trace_chunk(x, chosen, rows, asked, calls, severities_at_once))
+        spared = None if rows.absent is None else rows.absent.take(chosen).spared(0, None)
+        parts.append(_trace_chunk(x, spared, chosen, rows, asked, calls, severities_at_once))
         if progress is not None:
             progress(len(rows) * (start + len(chosen)) // len(distinct), len(rows))
     return replace(Trace.join(parts).rows(copy_of), evaluations=calls.evaluations)
 
 
-def distinct_rows(matrix: Any, decided: Integers | None) -> tuple[Integers, Integers]:
-    """Return (positions of the distinct rows, for each row the index of its copy among them)."""
+def distinct_rows(matrix: Any, decided: Integers | None, absent: Booleans | None) -> tuple[Integers, Integers]:
+    """Return (positions of the distinct rows, for each row the index of its copy among them).
+
+    absent: (n, any) what is missing in each row, in which copies agree too.
+    """
     everyone = np.arange(matrix.shape[0])
     if sp.issparse(matrix):
         return everyone, everyone
-    copy_of, _ = pd.factorize(row_keys(matrix))
+    keys = row_keys(matrix)
+    if absent is not None:
+        keys = keys + absent.astype(np.uint64) @ _multipliers(absent.shape[1])
+    copy_of, _ = pd.factorize(keys)
     _, first = np.unique(copy_of, return_index=True)
     bits = np.ascontiguousarray(matrix, dtype=np.float64).view(np.uint64)
     if len(first) == len(everyone) or not (bits == bits[first][copy_of]).all():  # nothing to gain, or a clash of keys
         return everyone, everyone
     if decided is not None and not (decided == decided[first][copy_of]).all():  # a tie that the model settled both ways
+        return everyone, everyone
+    if absent is not None and not (absent == absent[first][copy_of]).all():
         return everyone, everyone
     return first, copy_of
 
@@ -127,18 +136,31 @@ class _Chunk(NamedTuple):
     """Some rows: m rows, d columns, G groups."""
 
     x: Floats  # (m, d)
+    target: Floats  # what cells move to: the baseline (d,), or (m, d) where some rows lack evidence
+    spared: Spared | None  # which evidence they lack
     idle: Booleans  # (m, G) groups that lie at their baseline already
     rows: EvidenceRows
     asked: StatesAsked
     calls: _Calls
 
+    def target_of(self, who: Integers | slice) -> Floats:
+        """Return what the cells of some rows move to."""
+        return self.target if self.spared is None else self.target[who]
+
 
 def _trace_chunk(
-    x: Floats, chosen: Integers, rows: EvidenceRows, asked: StatesAsked, calls: _Calls, severities_at_once: int
+    x: Floats,
+    spared: Spared | None,
+    chosen: Integers,
+    rows: EvidenceRows,
+    asked: StatesAsked,
+    calls: _Calls,
+    severities_at_once: int,
 ) -> Trace:
-    same = (x == rows.baseline) | (np.isnan(x) & np.isnan(rows.baseline))
+    target = rows.targets(x, spared)
+    same = (x == target) | (np.isnan(x) & np.isnan(target))
     idle = np.stack([same[:, columns].all(axis=1) for columns in rows.group_columns()], axis=1)
-    chunk = _Chunk(x, idle, rows, asked, calls)
+    chunk = _Chunk(x, target, spared, idle, rows, asked, calls)
     p0 = np.empty((len(x), rows.n_classes))
     calls.reserve(len(x), p0, slice(None))[:] = x
     calls.flush()
@@ -147,7 +169,8 @@ def _trace_chunk(
     margin = asked.margins(p0, predicted, rows.offset)
     one_step = _ask_one_steps(chunk, p0)
     one_step_margin = asked.margins(one_step, original, rows.offset)
-    order = removal_order(margin[:, None] - one_step_margin, asked.resolution)
+    absent = None if spared is None else spared.groups
+    order = removal_order(margin[:, None] - one_step_margin, asked.resolution, absent)
     # narrow, because it is read for every state
     rank: Ranks = np.argsort(order, axis=1).astype(np.int32)[:, rows.column_group]
     path = _ask_path(chunk, order[:, : asked.depth], rank, p0, one_step)
@@ -176,14 +199,15 @@ def _select(who: Integers, n: int) -> Integers | slice:
 
 def _ask_one_steps(chunk: _Chunk, p0: Floats) -> Floats:
     """Return (m, G, C) probabilities with each group removed alone; an idle group changes nothing."""
-    x, idle, rows, _, calls = chunk
+    x, idle, rows, calls = chunk.x, chunk.idle, chunk.rows, chunk.calls
     one_step = np.repeat(p0[:, None, :], rows.n_groups, axis=1)
     for g, columns in enumerate(rows.group_columns()):
         moving = np.flatnonzero(~idle[:, g])
         if len(moving):
             state = calls.reserve(len(moving), one_step, (moving, g))
-            state[:] = x[_select(moving, len(x))]
-            state[:, columns] = rows.baseline[columns]
+            some = _select(moving, len(x))
+            state[:] = x[some]
+            state[:, columns] = chunk.target_of(some)[..., columns]
     calls.flush()
     return one_step
 
@@ -193,7 +217,7 @@ def _ask_one_steps(chunk: _Chunk, p0: Floats) -> Floats:
 
 def _ask_path(chunk: _Chunk, order: Integers, rank: Ranks, p0: Floats, one_step: Floats) -> Floats:
     """Return (m, K+1, C) probabilities after 0..K removals; order (m, K), p0 (m, C), one_step (m, G, C)."""
-    x, idle, rows, asked, calls = chunk
+    x, idle, asked, calls = chunk.x, chunk.idle, chunk.asked, chunk.calls
     path = np.empty((len(x), asked.depth + 1, p0.shape[1]))
     path[:, 0] = p0
     path[:, 1] = one_step[np.arange(len(x)), order[:, 0]]
@@ -207,7 +231,7 @@ def _ask_path(chunk: _Chunk, order: Integers, rank: Ranks, p0: Floats, one_step:
         if len(moving):
             state, some = calls.reserve(len(moving), path, (moving, k)), _select(moving, len(x))
             state[:] = x[some]
-            np.copyto(state, rows.baseline, where=rank[some] < k)
+            np.copyto(state, chunk.target_of(some), where=rank[some] < k)
     calls.flush()
     path[:, 1:][copies] = path[:, 1:][sources]
     for k in range(2, asked.depth + 1):
@@ -224,9 +248,10 @@ def _find_meeting_states(chunk: _Chunk, order: Integers, rank: Ranks, new: Boole
     order: (m, K), new: (m, K) the states to look at. A state's key is a sum over groups, so each step of a path changes
     it by one group's difference. Equal keys are only a hint: the cells themselves are compared, to the last bit.
     """
-    bits, base = chunk.x.view(np.uint64), chunk.rows.baseline.view(np.uint64)
+    bits = chunk.x.view(np.uint64)
+    base = np.broadcast_to(chunk.target.view(np.uint64), bits.shape)
     factor = _multipliers(chunk.rows.width)
-    change = np.stack([(base[c] - bits[:, c]) @ factor[c] for c in chunk.rows.group_columns()], axis=1)
+    change = np.stack([(base[:, c] - bits[:, c]) @ factor[c] for c in chunk.rows.group_columns()], axis=1)
     steps = np.cumsum(np.take_along_axis(change, order, axis=1), axis=1, dtype=np.uint64)
     keys = np.asarray((bits @ factor)[:, None] + steps)  # (m, K)
     who, step = np.nonzero(new)
@@ -237,7 +262,7 @@ def _find_meeting_states(chunk: _Chunk, order: Integers, rank: Ranks, new: Boole
     for start in range(0, len(equal), chunk.calls.capacity):
         part = slice(start, start + chunk.calls.capacity)
         one, other = (
-            np.where(rank[who[at[part]]] <= step[at[part]][:, None], base, bits[who[at[part]]])
+            np.where(rank[who[at[part]]] <= step[at[part]][:, None], base[who[at[part]]], bits[who[at[part]]])
             for at in (repeats, origin)
         )
         equal[part] = (one == other).all(axis=1)
@@ -252,9 +277,10 @@ class _Grid:
     """The attenuated states of a chunk, and what is known of them: lambda* and the margins of attenuate_all."""
 
     def __init__(self, chunk: _Chunk, rank: Ranks, predicted: Integers, path: Floats) -> None:
-        self.x, _, self.rows, self.asked, self.calls = chunk
+        self.chunk, self.x, self.rows, self.asked, self.calls = chunk, chunk.x, chunk.rows, chunk.asked, chunk.calls
         self.predicted, self.path = predicted, path
-        self.toward = self.rows.baseline - self.x  # (m, d)
+        self.bare: Floats | None = None  # (m, C) probabilities with everything removed that is there
+        self.toward = chunk.target - self.x  # (m, d)
         self.jump = self.rows.stepwise | np.isnan(self.x)  # (m, d) cells that cannot be interpolated
         self.any_jump = bool(self.jump.any())
         self.outside = {width: rank >= width for width in self.asked.widths if width < self.asked.n_groups}
@@ -326,12 +352,12 @@ class _Grid:
             state, some = self.calls.reserve(len(who), p, slice(None)), _select(who, len(self.x))
             own = self.x[some]
             if severity >= 1.0:
-                state[:] = self.rows.baseline
+                state[:] = self.chunk.target_of(some)
             else:
                 np.multiply(self.toward[some], severity, out=state)
                 state += own
                 if self.any_jump:
-                    np.copyto(state, self.rows.baseline if severity >= STEP else own, where=self.jump[some])
+                    np.copyto(state, self.chunk.target_of(some) if severity >= STEP else own, where=self.jump[some])
             if width in self.outside:
                 np.copyto(state, own, where=self.outside[width][some])
         return p
@@ -340,4 +366,17 @@ class _Grid:
         """Return (len(who), C) probabilities with the first ``width`` groups removed, where that state is known."""
         if self.asked.on_path(width):
             return np.asarray(self.path[who, width])
-        return np.tile(self.calls.everything_removed(), (len(who), 1)) if len(who) else self.path[who, 0]
+        if not len(who):
+            return np.asarray(self.path[who, 0])
+        if self.chunk.spared is None:
+            return np.tile(self.calls.everything_removed(), (len(who), 1))
+        return np.asarray(self._everything_removed(self.chunk.spared)[who])
+
+    def _everything_removed(self, spared: Spared) -> Floats:
+        """Return (m, C) probabilities with everything removed; a row that lacks evidence has its own such state."""
+        if self.bare is None:
+            self.bare = np.tile(self.calls.everything_removed(), (len(self.x), 1))
+            own = np.flatnonzero(spared.cells.any(axis=1))
+            self.bare[own] = self.rows.predict(self.chunk.target[own])
+            self.calls.evaluations += len(own)
+        return self.bare

@@ -28,7 +28,7 @@ from fragility.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats, Integers, ro
 from fragility.engines.blackbox import row_keys, trace_blackbox
 from fragility.engines.trace import CONTRADICTED, UNPROMISED, Progress, StatesAsked, Trace, original_confidence
 from fragility.errors import ModelError
-from fragility.evidence import EvidenceRows, OwnRows, RowStates, blend
+from fragility.evidence import EvidenceRows, OwnRows, RowStates, Spared, blend
 from fragility.evidence.agreement import PROBABILITY_ROUNDING, ROUNDING, original_class
 from fragility.ids import id_keys
 from fragility.protocol import Protocol
@@ -115,8 +115,9 @@ class _Comparison:
         )
 
     def count_wrong_thresholds(self) -> int:
+        absent = None if self.rows.absent is None else self.rows.absent.groups()
         one, other = (
-            removal_order(t.margin[:, None] - t.one_step_margin, self.protocol.resolution)
+            removal_order(t.margin[:, None] - t.one_step_margin, self.protocol.resolution, absent)
             for t in (self.claimed, self.asked)
         )
         wrong: set[int] = set()
@@ -132,6 +133,7 @@ class _Comparison:
         """Ask the model about one state: is it within rounding of a flip, or (``named``) of another class's lead?"""
         moved = np.isin(np.arange(self.rows.n_groups), groups)[None]
         state = replace(RowStates.of_one(moved), severity=np.array([severity]))
+        state = state.sparing(self.rows.spared(i, i + 1), self.rows.column_group)
         p = self.rows.answers(self.rows.dense(i, i + 1), state)[0]
         edge, offset = 2 * self.tolerance, self.rows.offset
         support = float(support_margin(p, self.asked.predicted[i], offset))
@@ -191,7 +193,7 @@ def trace_undecided(
     if engine.native.bounded:
         p = q = rows.predict(x)
     else:
-        cells, claimed = _draw_states(trace, x, rows, protocol, _draw_by_id(rows.ids))
+        cells, claimed = _draw_states(trace, x, rows.spared(), rows, protocol, _draw_by_id(rows.ids))
         p, q = np.split(rows.predict(np.concatenate([x, cells])), 2)
     named = decide(p)
     if named is not None and not np.array_equal(named, trace.predicted):
@@ -206,9 +208,9 @@ def list_checked_states(engine: Any, rows: EvidenceRows, protocol: Protocol) -> 
     These are x, the state of a certificate's check and that of an engine's answers, so that one call answers them all.
     """
     x = rows.dense()
-    cells = [x, rows.stressed(x, _remove_halves(rows.ids, rows.n_groups))]
+    cells = [x, rows.stressed(x, _remove_halves(rows.ids, rows, rows.spared()))]
     if not engine.native.bounded and not engine.doubts(x).any():
-        cells.append(_draw_states(engine.trace(rows), x, rows, protocol, _draw_by_id(rows.ids))[0])
+        cells.append(_draw_states(engine.trace(rows), x, rows.spared(), rows, protocol, _draw_by_id(rows.ids))[0])
     return np.concatenate(cells)
 
 
@@ -223,7 +225,8 @@ def _find_contradicted_claims(trace: Trace, rows: EvidenceRows, protocol: Protoc
         original_class(rows, p, protocol.resolution, part)  # refuses a model whose predict contradicts it
         claimed = None
         if not native.bounded:  # else its rounding is known for every row: no other state says more
-            cells, claimed = _draw_states(seen, x, rows, protocol, _draw_by_id(rows.ids[part]))
+            spared = rows.spared(part.start, part.stop)
+            cells, claimed = _draw_states(seen, x, spared, rows, protocol, _draw_by_id(rows.ids[part]))
             q = rows.predict(cells)
         wrong[part] = _find_contradicted_states(seen, rows, protocol, native, p, q, claimed)
     return wrong
@@ -257,7 +260,7 @@ def _draw_by_id(ids: Sequence[Hashable]) -> Integers:
 
 
 def _draw_states(
-    seen: Trace, x: Floats, rows: EvidenceRows, protocol: Protocol, drawn: Integers
+    seen: Trace, x: Floats, spared: Spared | None, rows: EvidenceRows, protocol: Protocol, drawn: Integers
 ) -> tuple[Floats, Floats]:
     """Return one state per row, a step of its path or a severity at which all fades, and the margin claimed there.
 
@@ -270,7 +273,8 @@ def _draw_states(
     claimed = seen.path_margin[everyone, step]
     rank = np.full((len(x), rows.n_groups), rows.n_groups)  # place of each group in the order
     np.put_along_axis(rank, seen.order, np.arange(seen.order.shape[1])[None], axis=1)
-    cells = np.where((rank < step[:, None])[:, rows.column_group], rows.baseline, x)
+    target = rows.targets(x, spared)
+    cells = np.where((rank < step[:, None])[:, rows.column_group], target, x)
     fading = np.flatnonzero(choice >= depth)
     if len(fading) and protocol.fading is not None:
         at = choice[fading] - depth
@@ -278,7 +282,8 @@ def _draw_states(
         severity = np.where(
             np.isnan(claimed[fading]), seen.threshold[fading, protocol.fading], np.array(protocol.severities)[at]
         )
-        cells[fading] = blend(x[fading], rows.baseline, severity[:, None], rows.stepwise)
+        target = target if spared is None else target[fading]
+        cells[fading] = blend(x[fading], target, severity[:, None], rows.stepwise)
     return cells, claimed
 
 
@@ -302,7 +307,7 @@ def check_steady_states(
     on_path, fades = chance.integers(protocol.depth, size=count), seen.fade_margin.shape[1]
     fading = protocol.depth + chance.integers(max(fades, 1), size=count)
     choice = np.where((chance.random(count) < 0.5) | (fades == 0), on_path, fading)
-    cells, claimed = _draw_states(seen, few.dense(), few, protocol, choice)
+    cells, claimed = _draw_states(seen, few.dense(), few.spared(), few, protocol, choice)
     sizes = [1] * lone
     while sum(sizes) < len(chosen):
         sizes.append(int(2.0 ** chance.uniform(1.0, 8.0)))
@@ -339,26 +344,35 @@ def find_contradicted(ready: EvidenceRows, rows: EvidenceRows, tolerance: float,
         some = places[start : start + step]
         part = rows.take(some.tolist()) if len(places) < len(rows) else rows.between(start, start + step)
         x = part.dense()
-        wrong[some] = compare_answers(ready, rows, x, part.ids, part.own_probabilities(0, x), tolerance)
+        own = part.own_probabilities(0, x)
+        wrong[some] = compare_answers(ready, rows, x, part.spared(), part.ids, own, tolerance)
     return wrong
 
 
 def compare_answers(
-    ready: EvidenceRows, rows: EvidenceRows, x: Floats, ids: Sequence[Hashable], p: Floats, tolerance: float
+    ready: EvidenceRows,
+    rows: EvidenceRows,
+    x: Floats,
+    spared: Spared | None,
+    ids: Sequence[Hashable],
+    p: Floats,
+    tolerance: float,
 ) -> Booleans:
     """Return the same for some rows x (m, d), whose probabilities by the model itself are p (m, C)."""
-    without = _remove_halves(ids, rows.n_groups)
-    states = RowStates.removals(np.stack([np.zeros_like(without.moved), without.moved], axis=1))
+    without = _remove_halves(ids, rows, spared)
+    both = np.stack([np.zeros_like(without.moved), without.moved], axis=1)
+    states = RowStates.removals(both, without.by_column)
     own = np.stack([p, rows.predict(rows.stressed(x, without))], axis=1)
     told = ready.answers(x, states).reshape(own.shape)
     return np.asarray(~(np.abs(pseudo_logits(own) - pseudo_logits(told)) <= tolerance).all(axis=(1, 2)))
 
 
-def _remove_halves(ids: Sequence[Hashable], n_groups: int) -> RowStates:
+def _remove_halves(ids: Sequence[Hashable], rows: EvidenceRows, spared: Spared | None) -> RowStates:
     """Return one state per row, which has lost about half the groups; the row's id says which."""
+    n_groups = rows.n_groups
     bits = np.unpackbits(np.frombuffer(id_keys(ids).tobytes(), dtype=np.uint8).reshape(len(ids), -1), axis=1)
     halves = np.tile(bits, -(-n_groups // bits.shape[1]))[:, :n_groups].astype(bool)
-    return RowStates(np.arange(len(ids)), halves)
+    return RowStates(np.arange(len(ids)), halves).sparing(spared, rows.column_group)
 
 
 def mix_own_answers(

@@ -301,5 +301,7 @@ class RowDoubter:
         sure = np.flatnonzero(~doubted)
         if len(sure):
             ids = [self.rows.ids[start + i] for i in sure]
-            doubted[sure] = compare_answers(self.ready, self.rows, x[sure], ids, p[sure], self.tolerance)
+            spared = self.rows.spared(start, start + len(x))
+            spared = None if spared is None else spared.of(sure)
+            doubted[sure] = compare_answers(self.ready, self.rows, x[sure], spared, ids, p[sure], self.tolerance)
         return doubted

@@ -191,7 +191,14 @@ class GroupScores:
             total = u.sum(axis=0)
             total += self.intercept[:, None]
             u -= self.at_baseline[:, :, None]
+            if (spared := rows.spared(piece.start, piece.stop)) is not None:
+                self.spare(rows.dense(piece.start, piece.stop), spared.cells, u)
         return total, u
+
+    def spare(self, x: Floats, fixed: Booleans, removed: Floats) -> None:
+        """Change t (G, O, m) of rows x (m, d) to that of the cells that are not fixed (m, d); of no cell it is 0."""
+        those = np.flatnonzero(fixed.any(axis=1))
+        removed[:, :, those] = self.sum_dense(np.where(fixed[those], 0.0, x[those] - self.baseline))
 
     def sum_dense(self, part: Floats) -> Floats:
         """Return u (G, O, m) of some rows (m, d)."""
@@ -240,7 +247,9 @@ def tracer(rows: EvidenceRows, protocol: Protocol) -> Tracer:
         for start in range(0, n, size):
             piece = slice(start, min(start + size, n))
             total, removed = scores.sum_piece(others, piece)
-            fill(out.rows(piece), total, removed, asked, shift)
+            spared = others.spared(piece.start, piece.stop)
+            last = None if spared is None else spared.groups.T
+            fill(out.rows(piece), total, removed, asked, shift, last)
             if progress is not None:
                 progress(piece.stop, n)
         return out

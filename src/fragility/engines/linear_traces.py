@@ -6,8 +6,8 @@ the support margin is min_{c != o} D_c as long as no probability in it is clippe
 p_o = 1 / (1 + sum_{c != o} exp(-D_c)).
 
 A filling is handed views of the rows to fill (``predicted`` is -1 where it is to find the class at x), s (O, m),
-t (G, O, m), what is asked, and what a decision threshold adds to log p1 - log p0. Rows come last in every array, so
-that each operation runs over whole vectors.
+t (G, O, m), what is asked, what a decision threshold adds to log p1 - log p0, and the groups (G, m) that come last in
+the order of removal, or None. Rows come last in every array, so that each operation runs over whole vectors.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from fragility.arrays import Floats, Integers
+from fragility.arrays import Booleans, Floats, Integers
 from fragility.engines.trace import StatesAsked, Trace, original_confidence
 from fragility.scores import (
     CLIP,
@@ -36,7 +36,7 @@ BOUND = -float(np.log(CLIP))  # largest margin two clipped probabilities can hav
 TINY = 1e-290
 
 
-Filling: TypeAlias = Callable[[Trace, Floats, Floats, StatesAsked, float], None]
+Filling: TypeAlias = Callable[[Trace, Floats, Floats, StatesAsked, float, Booleans | None], None]
 
 
 def choose_filling(outputs: int, link: Link, asked: StatesAsked) -> Filling:
@@ -52,7 +52,9 @@ def choose_filling(outputs: int, link: Link, asked: StatesAsked) -> Filling:
 # --- two classes --------------------------------------------------------------------------------------------
 
 
-def _fill_binary(out: Trace, total: Floats, removed: Floats, asked: StatesAsked, threshold_shift: float) -> None:
+def _fill_binary(
+    out: Trace, total: Floats, removed: Floats, asked: StatesAsked, threshold_shift: float, last: Booleans | None
+) -> None:
     """Fill some rows from s (1, m) and t (G, 1, m), both turned so that the predicted class is the positive one.
 
     With S = +-s, T_g = +-t_g and a threshold's shift H = +-h the support margin of a state is clip(S - sum T) + H, its
@@ -71,7 +73,7 @@ def _fill_binary(out: Trace, total: Floats, removed: Floats, asked: StatesAsked,
     out.margin[:] = score
     for support in (out.margin, one_step):
         _read_margins(_clip(support, shift), asked)
-    order = _sort_groups(one_step - out.margin, asked)
+    order = _sort_groups(one_step - out.margin, last, asked)
     out.order.T[:] = order[: asked.depth]
     m = len(score)
     lost = np.asarray(loss.ravel().take(order * m + np.arange(m)))  # (J, m): of each group in order, then summed
@@ -128,7 +130,7 @@ def _read_margins(support: Floats, asked: StatesAsked) -> None:
 # --- for any number of classes ------------------------------------------------------------------------------
 
 
-def _sort_groups(gains: Floats, asked: StatesAsked) -> Integers:
+def _sort_groups(gains: Floats, last: Booleans | None, asked: StatesAsked) -> Integers:
     """Return the transposed ``removal_order`` of -gains (G, m), as far as the states go down the path.
 
     Rounded drops are whole numbers: with the group's index in their low bits a plain sort is a stable one, and numpy
@@ -138,7 +140,11 @@ def _sort_groups(gains: Floats, asked: StatesAsked) -> Integers:
     bits = (n_groups - 1).bit_length()
     largest = (2 * BOUND / asked.resolution + 1) * 2.0**bits
     if largest >= 2.0**52:
-        return np.asarray(removal_order(-gains.T, asked.resolution).T[: asked.longest])
+        return np.asarray(
+            removal_order(-gains.T, asked.resolution, None if last is None else last.T).T[: asked.longest]
+        )
+    if last is not None:
+        gains[last] = 2 * BOUND + asked.resolution  # more than any other
     gains /= asked.resolution
     keys: Integers = np.rint(gains, out=gains).astype(np.int32 if largest < 2.0**31 else np.int64)
     keys <<= bits
@@ -168,7 +174,9 @@ def _linear_threshold(lead: Floats, loss: Floats, asked: StatesAsked) -> Floats:
 # --- many classes, softmax ----------------------------------------------------------------------------------
 
 
-def _fill_softmax(out: Trace, total: Floats, removed: Floats, asked: StatesAsked, threshold_shift: float) -> None:
+def _fill_softmax(
+    out: Trace, total: Floats, removed: Floats, asked: StatesAsked, threshold_shift: float, last: Booleans | None
+) -> None:
     """Fill some rows from s (C, m) and t (G, C, m).
 
     ``lead`` holds D (C, m), infinite for the original class itself; ``loss`` what each group's removal takes from it.
@@ -184,7 +192,7 @@ def _fill_softmax(out: Trace, total: Floats, removed: Floats, asked: StatesAsked
     one_step = lead - loss
     _fill_margins(lead[None], out.margin[None])
     _fill_margins(one_step, out.one_step_margin.T)
-    order = _sort_groups(out.one_step_margin.T - out.margin, asked)
+    order = _sort_groups(out.one_step_margin.T - out.margin, last, asked)
     out.order.T[:] = order[: asked.depth]
     lost = np.empty((len(order), n_classes, m))  # (J, C, m): of each group in order, then summed
     place = order * (n_classes * m) + np.arange(m)
@@ -250,7 +258,9 @@ def _name_winners(predicted: Integers, lead: Floats, resolution: float) -> None:
 def _fill_linked(link: Link) -> Filling:
     """Return the filling of some rows by the definitions: states' raw scores (..., O), their probabilities, margins."""
 
-    def fill(out: Trace, total: Floats, removed: Floats, asked: StatesAsked, threshold_shift: float) -> None:
+    def fill(
+        out: Trace, total: Floats, removed: Floats, asked: StatesAsked, threshold_shift: float, last: Booleans | None
+    ) -> None:
         offset = np.array([0.0, threshold_shift]) if threshold_shift else None
         score, loss = np.ascontiguousarray(total.T), np.ascontiguousarray(removed.transpose(2, 0, 1))
         p, one_step = link(score), link(score[:, None] - loss)
@@ -261,7 +271,8 @@ def _fill_linked(link: Link) -> Filling:
         out.margin[:] = asked.margins(p, out.predicted, offset)
         out.one_step_margin[:] = asked.margins(one_step, original, offset)
         out.one_step_confidence[:] = original_confidence(one_step, original)
-        order = removal_order(out.margin[:, None] - out.one_step_margin, asked.resolution)
+        absent = None if last is None else last.T
+        order = removal_order(out.margin[:, None] - out.one_step_margin, asked.resolution, absent)
         out.order[:] = order[:, : asked.depth]
         lost = np.cumsum(np.take_along_axis(loss, order[:, :, None], axis=1), axis=1)
         path = np.concatenate([p[:, None], link(score[:, None] - lost[:, : asked.depth])], axis=1)

@@ -77,7 +77,7 @@ def trace(
     with _hold_in_evaluation(rows.model.head):
         try:
             arrays, evaluations = trace_states(
-                rows.dense, len(rows), _make_network(rows), plan, sizes, round_to, decided, progress
+                rows.dense, len(rows), _make_network(rows), plan, sizes, round_to, decided, progress, rows.spared
             )
         except FloatingPointError as error:
             for start in range(0, len(rows), 1024):
@@ -121,7 +121,9 @@ def doubts(rows: EvidenceRows) -> Callable[[Floats], Booleans]:
 
 def _make_plan(rows: EvidenceRows, protocol: Protocol) -> StatePlan:
     asked = StatesAsked.of(protocol, rows.n_groups)
-    return StatePlan(baseline=rows.baseline, column_group=rows.column_group, offset=rows.offset, **asdict(asked))
+    named = asdict(asked)
+    named.pop("one_end")
+    return StatePlan(baseline=rows.baseline, column_group=rows.column_group, offset=rows.offset, **named)
 
 
 # --- which networks -----------------------------------------------------------------------------------------

@@ -139,8 +139,8 @@ class HiddenSpace:
     A state is what the network is handed for it, (..., units); the network may overwrite it.
     """
 
-    def __init__(self, x: Tensor, layer: _FirstLayer) -> None:
-        self.h, self.delta = layer.sums(x)
+    def __init__(self, x: Tensor, fixed: Tensor | None, layer: _FirstLayer) -> None:
+        self.h, self.delta = layer.sums(x, fixed)
         self.removed: dict[int, Tensor] = {self.delta.shape[1]: self.delta.sum(dim=1)}
         self.order = torch.empty(0)
 
@@ -192,24 +192,31 @@ class _FirstLayer:
         # The black box hands cells over in the network's precision; so is the baseline.
         self.baseline = torch.as_tensor(plan.baseline, device=network.device).to(self.dtype).double()
 
-    def sums(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return h (m, H) and D (m, G, H) of rows x (m, d)."""
+    def sums(self, x: Tensor, fixed: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return h (m, H) and D (m, G, H) of rows x (m, d); fixed (m, d): cells that no state moves, or None."""
         x = x.to(self.dtype).double()
         delta = torch.empty(len(x), len(self.columns), len(self.bias), dtype=self.dtype, device=x.device)
         h = self.bias.expand(len(x), -1)
         for g, (columns, weight) in enumerate(zip(self.columns, self.weights, strict=True)):
             part = x[:, columns]
             h = h + part @ weight
-            delta[:, g] = (self.baseline[columns] - part) @ weight
+            change = self.baseline[columns] - part
+            if fixed is not None:
+                change = change.masked_fill(fixed[:, columns], 0.0)
+            delta[:, g] = change @ weight
         return h.to(self.dtype), delta
 
 
 class CellSpace:
     """The same states as cells in float64, by the rule of ``evidence.blend``, rounded as the model is handed them."""
 
-    def __init__(self, x: Tensor, plan: StatePlan, network: SplitNetwork, round_to: torch.dtype | None) -> None:
+    def __init__(
+        self, x: Tensor, fixed: Tensor | None, plan: StatePlan, network: SplitNetwork, round_to: torch.dtype | None
+    ) -> None:
         self.x, self.network, self.round_to = x, network, round_to
-        self.baseline = torch.as_tensor(plan.baseline, device=x.device, dtype=torch.float64)
+        self.target = torch.as_tensor(plan.baseline, device=x.device, dtype=torch.float64).expand_as(x)  # (m, d)
+        if fixed is not None:
+            self.target = torch.where(fixed, x, self.target)
         self.column_group = torch.as_tensor(plan.column_group, device=x.device)
         self.n_groups = plan.n_groups
         self.rank = torch.empty(0)
@@ -223,7 +230,7 @@ class CellSpace:
     def one_step(self, start: int, stop: int) -> Tensor:
         groups = torch.arange(start, stop, device=self.x.device)
         mine = self.column_group[None, :] == groups[:, None]
-        return self._round(torch.where(mine[None], self.baseline, self.x[:, None]))
+        return self._round(torch.where(mine[None], self.target[:, None], self.x[:, None]))
 
     def follow(self, order: Tensor) -> None:
         self.rank = torch.argsort(order, dim=1)[:, self.column_group]  # (m, d): when each column's group is removed
@@ -231,11 +238,12 @@ class CellSpace:
     def path(self, start: int, stop: int) -> Tensor:
         last = torch.arange(start, stop, device=self.x.device)
         gone = self.rank[:, None, :] <= last[None, :, None]
-        return self._round(torch.where(gone, self.baseline, self.x[:, None]))
+        return self._round(torch.where(gone, self.target[:, None], self.x[:, None]))
 
     def attenuated(self, width: int, severity: float, who: Tensor | None) -> Tensor:
-        x, rank = (self.x, self.rank) if who is None else (self.x[who], self.rank[who])
-        moved = self.baseline.expand_as(x) if severity >= 1.0 else x + severity * (self.baseline - x)
+        rows = slice(None) if who is None else who
+        x, rank, target = self.x[rows], self.rank[rows], self.target[rows]
+        moved = target if severity >= 1.0 else x + severity * (target - x)
         return self._round(moved if width == self.n_groups else torch.where(rank < width, moved, x))
 
 
@@ -299,9 +307,12 @@ def predicted_classes(log_p: Tensor, resolution: float, offset: Tensor | None = 
     return torch.where(near, torch.arange(last + 1, device=z.device), last).amin(dim=-1)
 
 
-def removal_orders(drops: Tensor, resolution: float) -> Tensor:
+def removal_orders(drops: Tensor, resolution: float, last: Tensor | None = None) -> Tensor:
     """As scores.removal_order: (m, G) -> (m, G)."""
-    return torch.sort(-torch.round(drops / resolution), dim=1, stable=True).indices
+    gains = -torch.round(drops / resolution)
+    if last is not None:
+        gains = gains.masked_fill(last, torch.inf)
+    return torch.sort(gains, dim=1, stable=True).indices
 
 
 # --- one chunk of rows --------------------------------------------------------------------------------------
@@ -351,7 +362,14 @@ class _Evaluator:
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
-def _trace_chunk(space: Space, ask: _Evaluator, at_baseline: Tensor, decided: Tensor | None) -> dict[str, Tensor]:
+def _trace_chunk(
+    space: Space, ask: _Evaluator, at_baseline: Tensor | None, decided: Tensor | None, last: Tensor | None
+) -> dict[str, Tensor]:
+    """Return the trace of some rows.
+
+    at_baseline: answers where everything is removed; None: each row has such a state of its own. last: (m, G) groups at
+    the end of the order.
+    """
     plan, origin = ask.plan, ask(space.origin())
     m = len(origin)
     predicted = predicted_classes(origin, plan.resolution, ask.offset) if decided is None else decided
@@ -359,7 +377,7 @@ def _trace_chunk(space: Space, ask: _Evaluator, at_baseline: Tensor, decided: Te
     one_step = ask.many(space.one_step, plan.n_groups, m)
     alone = predicted[:, None].expand(-1, plan.n_groups)
     one_step_margin = ask.margins(one_step, alone)
-    order = removal_orders(margin[:, None] - one_step_margin, plan.resolution)
+    order = removal_orders(margin[:, None] - one_step_margin, plan.resolution, last)
     space.follow(order)
     # after 0..K removals, (m, K+1, C); the first step is a one-step state already known
     known = [origin[:, None], one_step.gather(1, order[:, :1, None].expand(-1, 1, one_step.shape[2]))]
@@ -389,7 +407,7 @@ def _own(log_p: Tensor, original: Tensor) -> Tensor:
 
 
 def _find_thresholds(
-    space: Space, ask: _Evaluator, predicted: Tensor, path: Tensor, at_baseline: Tensor
+    space: Space, ask: _Evaluator, predicted: Tensor, path: Tensor, at_baseline: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Return (m, P) lambda* and the (m, |Lambda|) margins of attenuate_all below its own."""
     plan, m = ask.plan, len(predicted)
@@ -409,8 +427,11 @@ def _find_thresholds(
     for i, severity in enumerate(plan.severities):
         asked: list[tuple[int, Tensor | None, Tensor]] = []  # (operator, live rows, states)
         for j, width in enumerate(plan.widths):
-            if severity == 1.0 and (width <= plan.depth or width == plan.n_groups):
-                note(j, i, None, path[:, width] if width <= plan.depth else at_baseline.expand(m, -1))
+            if severity == 1.0 and width <= plan.depth:
+                note(j, i, None, path[:, width])
+                continue
+            if severity == 1.0 and width == plan.n_groups and at_baseline is not None:
+                note(j, i, None, at_baseline.expand(m, -1))
                 continue
             who = torch.nonzero(torch.isinf(threshold[:, j]))[:, 0] if plan.early_stop else None
             if who is not None and len(who) == m:
@@ -461,12 +482,14 @@ def trace_states(
     round_to: torch.dtype | None = None,
     decided: np.ndarray | None = None,
     progress: Callable[[int, int], None] | None = None,
+    spared: Callable[[int, int], tuple[np.ndarray, np.ndarray] | None] | None = None,
 ) -> tuple[dict[str, np.ndarray], int]:
     """Return the arrays of a trace, by name, and how many states the network was handed.
 
     cells(start, stop) gives rows as a (m, d) matrix; ``round_to`` is the precision in which the model is handed cells,
-    where that is coarser than float64; ``decided`` (n,) is the class at x, where the model itself says it. Raises
-    FloatingPointError where the network's output is no probability.
+    where that is coarser than float64; ``decided`` (n,) is the class at x, where the model itself says it;
+    spared(start, stop) gives the cells (m, d) and groups (m, G) of rows that no state moves, None where there are none.
+    Raises FloatingPointError where the network's output is no probability.
     """
     sizes = sizes or Sizes.fitting(network, plan)
     ask = _Evaluator(network, plan, sizes.batch)
@@ -474,11 +497,16 @@ def trace_states(
     with steady_arithmetic(network.device):
         layer = None if network.first is None else _FirstLayer(network, plan)
 
-        def make_space(x: Tensor) -> Space:
-            return CellSpace(x.double(), plan, network, round_to) if layer is None else HiddenSpace(x, layer)
+        def make_space(x: Tensor, fixed: Tensor | None) -> Space:
+            if layer is None:
+                return CellSpace(x.double(), fixed, plan, network, round_to)
+            return HiddenSpace(x, fixed, layer)
+
+        def on_device(marks: np.ndarray) -> Tensor:
+            return torch.as_tensor(marks, device=network.device)
 
         one = torch.as_tensor(plan.baseline, device=network.device, dtype=torch.float64)[None]
-        at_baseline = ask(make_space(one).origin())
+        at_baseline = ask(make_space(one, None).origin())
         for start in range(0, n, sizes.rows):
             stop = min(start + sizes.rows, n)
             x = torch.as_tensor(cells(start, stop))
@@ -486,7 +514,10 @@ def trace_states(
                 x = x.pin_memory()  # so that it travels while the device works on the chunk before
             x = x.to(network.device, non_blocking=True)
             own = None if decided is None else torch.as_tensor(decided[start:stop], device=network.device)
-            found = _trace_chunk(make_space(x), ask, at_baseline, own)
+            kept = None if spared is None else spared(start, stop)
+            fixed, last = (None, None) if kept is None else map(on_device, kept)
+            end = at_baseline if fixed is None else None
+            found = _trace_chunk(make_space(x, fixed), ask, end, own, last)
             results.take({**found, "bad": ask.bad}, start)
             if progress is not None:
                 progress(stop, n)

@@ -48,6 +48,7 @@ class StatesAsked:
     reading: Reading
     resolution: float
     smoothing: float
+    one_end: bool = True  # the removal of every group is the baseline itself, the same state for all rows
 
     @classmethod
     def of(cls, protocol: Protocol, n_groups: int) -> StatesAsked:
@@ -77,7 +78,7 @@ class StatesAsked:
 
     def removal_known(self, width: int) -> bool:
         """Return whether full attenuation of the first ``width`` groups is a state known otherwise."""
-        return self.on_path(width) or width == self.n_groups
+        return self.on_path(width) or (self.one_end and width == self.n_groups)
 
     @property
     def grid(self) -> list[float]:

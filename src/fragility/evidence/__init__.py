@@ -4,6 +4,7 @@ rows          rows as users bring them, checked, in the model's column order
 fields        what each raw field is, and rows made to fit that; dates
 tracing       from transformed columns back to raw fields
 groups        which columns fail together
+absence       what is missing in a row, and so cannot be lost
 bound         the evidence space of a protocol, and rows in it as a matrix that can be stressed
 codec         rows as a matrix and back, as raw fields and as the final estimator takes them
 fitting       the training rows in the evidence space; means, spreads and medians in any order of rows
@@ -13,6 +14,7 @@ baselines     the values that lost evidence takes, and the other baselines that 
 replacements  what each raw field becomes when it is lost
 """
 
+from fragility.evidence.absence import Spared
 from fragility.evidence.bound import STEP, CellForm, EvidenceRows, OwnRows, RowStates, blend
 
-__all__ = ["STEP", "CellForm", "EvidenceRows", "OwnRows", "RowStates", "blend"]
+__all__ = ["STEP", "CellForm", "EvidenceRows", "OwnRows", "RowStates", "Spared", "blend"]

@@ -1,7 +1,8 @@
 """The evidence space, and rows bound to it: a matrix that can be stressed, with all that a state needs.
 
 Every deterministic state of an audit is a severity s in [0, 1] for each group, applied to x: each column of group g
-moves by s_g * (baseline - x). ``blend`` is that rule, once, for every engine's twin to agree with.
+moves by s_g * (baseline - x). ``blend`` is that rule, once, for every engine's twin to agree with. Cells of raw fields
+that are missing in a row are not moved (``absence``).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import pandas as pd
 import scipy.sparse as sp
 
 from fragility.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats, Integers, rows_within
+from fragility.evidence.absence import Absence, Spared
 from fragility.evidence.fields import Field
 from fragility.evidence.rows import Kind, Rows, Scalar
 from fragility.models.adapter import Model
@@ -163,6 +165,20 @@ class RowStates:
         severity = None if self.severity is None else self.severity[chosen]
         return RowStates(self.owner[chosen], self.moved[chosen], severity, self.by_column)
 
+    def sparing(self, spared: Spared | None, column_group: Integers) -> RowStates:
+        """Return the same states without what they would move of absent evidence; ``spared`` is of the rows."""
+        if spared is None:
+            return self
+        if self.by_column:
+            return replace(self, moved=self.moved & ~spared.cells[self.owner])
+        if np.array_equal(spared.groups[:, column_group], spared.cells):
+            return replace(self, moved=self.moved & ~spared.groups[self.owner])
+        severity = self.severity  # some groups have lost a part of themselves: their columns move by themselves
+        if severity is not None and severity.ndim == 2:
+            severity = severity[:, column_group]
+        moved = self.moved[:, column_group] & ~spared.cells[self.owner]
+        return RowStates(self.owner, moved, severity, by_column=True)
+
     def unit_of(self, column_group: Integers) -> Integers:
         """Return (d,) the unit of each column."""
         return np.arange(len(column_group)) if self.by_column else column_group
@@ -209,6 +225,7 @@ class EvidenceRows:
     offset: Floats | None = None  # (C,) added to log-probabilities by the declared decision
     decided: Integers | None = None  # (n,) class at x by the model's own predict; None: the decision rule gives it
     own: Floats | None = None  # (n, C) the model's probabilities of the rows as they stand, where they are known
+    absent: Absence | None = None  # what is missing in the rows, and so no state moves; None: nothing
     # an engine's answers to the states of some rows (m, d), None where it cannot give them; None: there is no engine
     answer_states: Callable[[Floats, RowStates], Floats | None] | None = None
     asked_itself: OwnRows | None = None  # rows that the model is asked about although there is an engine
@@ -230,6 +247,14 @@ class EvidenceRows:
         """Return rows start..stop as a dense float64 matrix of their own."""
         part = self.matrix[start:stop]
         return part.toarray() if sp.issparse(part) else np.array(part, dtype=np.float64)
+
+    def spared(self, start: int = 0, stop: int | None = None) -> Spared | None:
+        """Return what no state moves in the rows start..stop; None if all may be moved."""
+        return None if self.absent is None else self.absent.spared(start, stop)
+
+    def targets(self, x: Floats, spared: Spared | None) -> Floats:
+        """Return what the cells of rows x (m, d) move to: the baseline (d,), or (m, d) where some are spared."""
+        return self.baseline if spared is None else np.where(spared.cells, x, self.baseline)
 
     def predict(self, matrix: Floats) -> Floats:
         """Return (m, C) probabilities for any stressed matrix of this space; without rows nobody is asked."""
@@ -319,7 +344,9 @@ class EvidenceRows:
     def _part(self, chosen: slice | list[int], ids: tuple[Hashable, ...], source: Rows) -> EvidenceRows:
         decided = None if self.decided is None else self.decided[chosen]
         own = None if self.own is None else self.own[chosen]
-        return replace(self, matrix=self.matrix[chosen], ids=ids, source=source, decided=decided, own=own)
+        absent = None if self.absent is None else self.absent.take(chosen)
+        matrix = self.matrix[chosen]
+        return replace(self, matrix=matrix, ids=ids, source=source, decided=decided, own=own, absent=absent)
 
     def group_columns(self) -> list[Integers]:
         """Return each group's column indices."""

@@ -19,6 +19,7 @@ from fragility.arrays import Floats, Integers
 from fragility.canonical import beyond_doubles
 from fragility.evidence.binding import (
     RawLayout,
+    absence_of,
     ask_labels,
     decide_by_model,
     decide_by_threshold,
@@ -124,7 +125,8 @@ class Rebinding:
         matrix = self._encode(fitting) if self.layout is not None else self._transform(fitting)
         if matrix is None:
             return None
-        bound = replace(self.first, matrix=matrix, ids=rows.ids, source=rows, decided=None, own=None)
+        absent = absence_of(self.model, fitting, self.space)
+        bound = replace(self.first, matrix=matrix, ids=rows.ids, source=rows, decided=None, own=None, absent=absent)
         return Rebound(bound, fitting, self.space)
 
     def _transform(self, fitting: Rows) -> Any:

@@ -269,7 +269,7 @@ class _Comparison:
             if layout is None or not own:
                 continue
             cells = np.concatenate([block.cells for block, *_ in own])
-            distinct, copy_of = distinct_rows(cells, None)
+            distinct, copy_of = distinct_rows(cells, None, None)
             judged = self._judge(layout, cells[distinct])
             x = self.x if layout is self.listed.layout else self.listed.missing_matrix[self.places]
             start = 0

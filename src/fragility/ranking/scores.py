@@ -200,6 +200,7 @@ def _compute_rcma(rows: EvidenceRows, protocol: Protocol, orders: Integers, byte
         np.put_along_axis(rank, removal, np.broadcast_to(np.arange(depth), removal.shape), axis=2)
         removed = rank[:, :, None] < np.arange(depth + 1)[:, None]
         states = RowStates.removals(removed.reshape(m, repeats * (depth + 1), -1))
+        states = states.sparing(rows.spared(part.start, part.stop), rows.column_group)
         p = rows.answers(rows.dense(part.start, part.stop), states, byte_budget).reshape(m, repeats, depth + 1, -1)
         original = original_class(rows, p[:, 0, 0], protocol.resolution, part)
         margins = reading_margin(p, original[:, None, None], protocol.reading, rows.offset, protocol.smoothing)
@@ -277,7 +278,7 @@ def group_shap(
         explainer = _import_shap().LinearExplainer(head, np.asarray(rows.baseline)[None, :])
         mass = _sum_by_group(explainer.shap_values(x), original, rows)
     else:
-        mass = _permutation_shap(rows, x, original, seed)
+        mass = _permutation_shap(rows.take(picked.tolist()), x, original, seed)
     score = np.full(n, np.nan)
     score[picked] = concentration(mass, top)
     return GroupShap(family, picked, mass, score)
@@ -326,7 +327,8 @@ def _permutation_shap(rows: EvidenceRows, x: Floats, original: Integers, seed: i
 
         def support(kept: npt.ArrayLike, row: Floats = row, index: int = index) -> Floats:
             removed = np.asarray(kept) <= 0.5
-            return pseudo_logits(rows.answers(row[None], RowStates.of_one(removed)))[:, original[index]]
+            states = RowStates.of_one(removed).sparing(rows.spared(index, index + 1), rows.column_group)
+            return pseudo_logits(rows.answers(row[None], states))[:, original[index]]
 
         explainer = shap.PermutationExplainer(support, np.zeros((1, n_groups)), seed=seed)
         explained = explainer(np.ones((1, n_groups)), max_evals=4 * n_groups + 2, silent=True)

@@ -17,7 +17,7 @@ from fragility.arrays import DEFAULT_BYTE_BUDGET, Floats, Integers
 from fragility.engines.choice import prepare_answers
 from fragility.engines.lattice.additive import FlipRule
 from fragility.engines.lattice.whole import Block, WholeLattice, find_lattice, find_linear_sums, row_blocks
-from fragility.evidence import EvidenceRows
+from fragility.evidence import EvidenceRows, Spared
 from fragility.modes.losses import losses_of_rows
 from fragility.progress import Report, progress_bar
 from fragility.protocol import Protocol, bind
@@ -189,17 +189,15 @@ class _Work:
         """Fill in rows with too many live groups: some cannot be lost at all, the others are sampled."""
         wide = block.wide
         if lattice.model.kind == "trees":
-            bounded = [
-                BoundedRow(self.rows, self.rule, lattice.model, block.x[i], int(block.original[i])).hopeless
-                for i in wide
-            ]
+            bounded = [BoundedRow(self.rows, self.rule, lattice.model, block, int(i)).hopeless for i in wide]
             safe = np.asarray(bounded, dtype=bool)
             self._mark_exact(block.start + wide[safe], BOUNDS)
             wide = wide[~safe]
         ask = prepare_answers(self.rows.take((block.start + wide).tolist()), self.engine) if len(wide) else self.rows
         for some, asked in ((wide, ask), (np.flatnonzero(block.doubted), self.rows)):
             for i in some:
-                self._ask(asked, block.start + int(i), block.x[i : i + 1], block.original[i : i + 1], drawn)
+                own = block.spared_in(int(i))
+                self._ask(asked, block.start + int(i), block.x[i : i + 1], own, block.original[i : i + 1], drawn)
 
     def _sample_everyone(self, rates: Floats, drawn: DrawnSubsets, report: Report | None) -> None:
         ask = prepare_answers(self.rows, self.engine)
@@ -213,16 +211,25 @@ class _Work:
                 doubted = doubter(start, x, self.rows.predict(x))
                 self.margin[start : start + len(x)] = np.where(doubted, np.nan, np.where(original == 1, score, -score))
             for i in range(len(x)):
-                self._ask(ask, start + i, x[i : i + 1], original[i : i + 1], drawn)
+                own = self.rows.spared(start + i, start + i + 1)
+                self._ask(ask, start + i, x[i : i + 1], own, original[i : i + 1], drawn)
                 if report is not None:
                     report(start + i + 1, len(self.rows))
 
-    def _ask(self, ask: EvidenceRows, row: int, x: Floats, original: Integers, drawn: DrawnSubsets) -> None:
+    def _ask(
+        self,
+        ask: EvidenceRows,
+        row: int,
+        x: Floats,
+        spared: Spared | None,
+        original: Integers,
+        drawn: DrawnSubsets,
+    ) -> None:
         """Ask the model about one row, x (1, d): all its subsets if they are no more than the draws, else the draws."""
-        moved = live_groups(ask, x)[0]
+        moved = live_groups(ask, x, spared)[0]
         able = moved if 1 << int(moved.sum()) <= drawn.draws else moved & (drawn.rates > 0.0)
         if 1 << int(able.sum()) > drawn.draws:
-            flips = ask_flips(ask, self.rule, x, original, drawn.removed, self.byte_budget)
+            flips = ask_flips(ask, self.rule, x, spared, original, drawn.removed, self.byte_budget)
             self.p[[row]], self.low[[row]], self.high[[row]] = drawn.estimates(flips)
             self.importance[[row]], self.kept[[row]] = drawn.importance(flips)
             self.method[row] = QUASI_RANDOM
@@ -230,7 +237,7 @@ class _Work:
         live = np.flatnonzero(able)
         removed = np.zeros((1 << len(live), self.rows.n_groups), dtype=bool)
         removed[:, live] = (np.arange(len(removed))[:, None] >> np.arange(len(live))[::-1]) & 1
-        flips = ask_flips(ask, self.rule, x, original, removed, self.byte_budget)[0]
+        flips = ask_flips(ask, self.rule, x, spared, original, removed, self.byte_budget)[0]
         self.p[row], self.importance[row, live] = multilinear(flips, drawn.rates[live])
         self.kept[row] = drawn.rates * self.importance[row]
         self._mark_exact(np.array([row]), ENUMERATION)
@@ -250,8 +257,11 @@ class _Work:
         ask = prepare_answers(self.rows, self.engine)
         modes = ["lost", "wrong"] if rates.wrong.any() else ["lost"]
         losses = losses_of_rows(ask, self.protocol, modes, byte_budget=self.byte_budget)
-        single = single_failures(losses, rates, self.protocol.group_names)
-        self.one_failure = single.sum(axis=1)
+        absent = None if self.rows.absent is None else self.rows.absent.groups()
+        names = self.protocol.group_names
+        self.one_failure = single_failures(losses, rates, names, absent).sum(axis=1)
+        # for the sum with two failures or more, which are drawn for all rows alike
+        single = single_failures(losses, rates, names, None)
         if not rates.wrong.any():
             self.from_rates(rates.lost, draws, seed, report)
             return
@@ -262,7 +272,8 @@ class _Work:
             at = np.arange(start, start + len(x))
             self._note_originals(start, x, original)
             asked = (every or drawn).fates
-            flips = fates.ask_flips(ask, self.rule, x, original, asked, self.byte_budget)
+            spared = self.rows.spared(start, start + len(x))
+            flips = fates.ask_flips(ask, self.rule, x, spared, original, asked, self.byte_budget)
             if every is None:
                 self.p[at], self.low[at], self.high[at] = drawn.estimates(flips, single[at])
                 self.importance[at], self.kept[at] = drawn.importance(flips, single[at])
@@ -282,13 +293,17 @@ class _Work:
             self._note_originals(start, x, original)
             for i in range(len(x)):
                 at = np.array([start + i])
-                flips = ask_flips(ask, self.rule, x[i : i + 1], original[i : i + 1], events.removed, self.byte_budget)
+                one, own = slice(i, i + 1), self.rows.spared(start + i, start + i + 1)
+                flips = ask_flips(ask, self.rule, x[one], own, original[one], events.removed, self.byte_budget)
                 self.p[at], self.kept[at] = events.answers(flips)
                 self._mark_exact(at, EVENTS)
                 if report is not None:
                     report(start + i + 1, len(self.rows))
 
     def finish(self, rates: Floats | None, condition: str) -> FailureProbability:
+        if self.rows.absent is not None:  # what is missing in a row cannot fail
+            absent = self.rows.absent.groups()
+            self.importance[absent] = self.kept[absent] = 0.0
         classes = self.rows.model.classes
         return FailureProbability(
             id=np.fromiter(self.rows.ids, dtype=object, count=len(self.rows)),

@@ -21,7 +21,7 @@ import numpy as np
 
 from fragility.arrays import Booleans, Floats, Integers, rows_within
 from fragility.engines.lattice.additive import FlipRule
-from fragility.evidence import EvidenceRows
+from fragility.evidence import EvidenceRows, Spared
 from fragility.modes.losses import ModeLosses, Plan
 from fragility.protocol import Protocol
 from fragility.reliability.rates import ModeRates
@@ -76,7 +76,14 @@ class GroupFates:
         return fates
 
     def ask_flips(
-        self, rows: EvidenceRows, rule: FlipRule, x: Floats, original: Integers, fates: Integers, byte_budget: int
+        self,
+        rows: EvidenceRows,
+        rule: FlipRule,
+        x: Floats,
+        spared: Spared | None,
+        original: Integers,
+        fates: Integers,
+        byte_budget: int,
     ) -> Booleans:
         """Return (m, U) whether each combination of fates (U, G) flips each of the rows x (m, d)."""
         own = rows.asked_itself
@@ -88,7 +95,10 @@ class GroupFates:
         step = rows_within(byte_budget, rows.width * max(len(fates), 1), copies=4)
         for start in range(0, len(x) if len(fates) else 0, step):
             part = slice(start, min(start + step, len(x)))
-            copies = np.where(by_column == HOLDS, x[part, None, :], taken)
+            holds = by_column == HOLDS
+            if spared is not None:
+                holds = holds | spared.cells[part, None, :]
+            copies = np.where(holds, x[part, None, :], taken)
             flipped = rule.flipped(rows.predict_copies(x[part], copies), np.repeat(original[part], len(fates)))
             flips[part] = flipped.reshape(-1, len(fates))
         return flips
@@ -102,13 +112,17 @@ def other_products(factors: Floats) -> Floats:
     return np.asarray(before * after[..., ::-1])
 
 
-def single_failures(losses: ModeLosses, rates: ModeRates, names: tuple[str, ...]) -> Floats:
-    """Return (n, G) the chance that this group alone fails and flips the decision: the terms of P_one."""
+def single_failures(losses: ModeLosses, rates: ModeRates, names: tuple[str, ...], absent: Booleans | None) -> Floats:
+    """Return (n, G) the chance that this group alone fails and flips the decision: the terms of P_one.
+
+    absent: (n, G) groups that are missing in a row, and cannot fail there.
+    """
     terms = rates.lost * losses["lost"].flip_chance
     if "wrong" in losses.by_mode:
         own = [names.index(unit) for unit in losses["wrong"].units]
         terms[:, own] += rates.wrong[own] * losses["wrong"].flip_chance
-    return np.asarray(terms * other_products(1.0 - rates.failing))
+    holds = 1.0 - rates.failing
+    return np.asarray(terms * other_products(holds if absent is None else np.where(absent, 1.0, holds)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -18,7 +18,7 @@ from scipy import stats
 from fragility.arrays import Booleans, Floats, Integers
 from fragility.engines.lattice.additive import FlipRule
 from fragility.errors import DataError
-from fragility.evidence import EvidenceRows, RowStates
+from fragility.evidence import EvidenceRows, RowStates, Spared
 from fragility.search.blackbox import live_groups
 
 REPLICATES = 16
@@ -105,12 +105,19 @@ def _weights(rates: Floats) -> Floats:
 
 
 def ask_flips(
-    rows: EvidenceRows, rule: FlipRule, x: Floats, original: Integers, removed: Booleans, byte_budget: int
+    rows: EvidenceRows,
+    rule: FlipRule,
+    x: Floats,
+    spared: Spared | None,
+    original: Integers,
+    removed: Booleans,
+    byte_budget: int,
 ) -> Booleans:
-    """Return (m, U) whether each subset flips each row; only groups that are not at their baseline are asked about."""
+    """Return (m, U) whether each subset flips each row; only groups that can move are asked about."""
     flips = np.zeros((len(x), len(removed)), dtype=bool)
-    for i, live in enumerate(live_groups(rows, x)):
+    for i, live in enumerate(live_groups(rows, x, spared)):
         gone, place = np.unique(removed & live, axis=0, return_inverse=True)
-        p = rows.answers(x[i : i + 1], RowStates.of_one(gone), byte_budget)
+        own = None if spared is None else spared.of(slice(i, i + 1))
+        p = rows.answers(x[i : i + 1], RowStates.of_one(gone).sparing(own, rows.column_group), byte_budget)
         flips[i] = rule.flipped(p, original[i])[place.ravel()]
     return flips

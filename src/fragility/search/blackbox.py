@@ -8,8 +8,8 @@ sets of the smallest size fail, the one that comes first in lexicographic order 
 where they could not be counted, the first of those the beam has met. A certificate's k* is an upper bound on k_exact;
 these searches measure by how much.
 
-Groups that already sit at their baseline for a row change nothing, so no smallest set holds them and no set with
-them is evaluated.
+Groups that already sit at their baseline for a row, or are missing in it, change nothing, so no smallest set holds them
+and no set with them is evaluated.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 from fragility.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats, Integers
 from fragility.engines.lattice.additive import FlipRule
 from fragility.errors import ProtocolError
-from fragility.evidence import EvidenceRows, RowStates
+from fragility.evidence import EvidenceRows, RowStates, Spared
 from fragility.evidence.agreement import original_class
 from fragility.progress import Report, progress_bar
 from fragility.protocol import Protocol
@@ -64,9 +64,10 @@ def check_request(rows: EvidenceRows, method: str, width: int, max_size: int) ->
         raise ProtocolError(f"max_size must be between 1 and the number of groups {rows.n_groups}, got {max_size}")
 
 
-def live_groups(rows: EvidenceRows, x: Floats) -> Booleans:
-    """Return (m, G) the groups of rows x (m, d) that are not already at their baseline."""
-    moved = ~((x == rows.baseline) | (np.isnan(x) & np.isnan(rows.baseline)))
+def live_groups(rows: EvidenceRows, x: Floats, spared: Spared | None) -> Booleans:
+    """Return (m, G) the groups of rows x (m, d) that are not already at their baseline, nor absent."""
+    target = rows.targets(x, spared)
+    moved = ~((x == target) | (np.isnan(x) & np.isnan(target)))
     live = np.zeros((len(x), rows.n_groups), dtype=bool)
     for column, group in enumerate(rows.column_group):
         live[:, group] |= moved[:, column]
@@ -106,13 +107,15 @@ class _Search(Answers):
         self.rule = FlipRule.of(rows, self.protocol)
         self.byte_budget, self.report = byte_budget, report
         self.batch = max(1, byte_budget // (32 * self.x.shape[1]))  # states at a time
-        self.live = live_groups(rows, self.x)
+        self.spared = rows.spared()
+        self.live = live_groups(rows, self.x, self.spared)
         self.original = original_class(rows, rows.predict(self.x), self.rule.resolution)
         self.evaluations += 1
 
     def margins(self, row: Integers, removed: Booleans) -> Floats:
         """Return support margins of states (row[i], removed[i]); rows rise."""
-        p = self.rows.answers(self.x, RowStates(row, removed), self.byte_budget)
+        states = RowStates(row, removed).sparing(self.spared, self.rows.column_group)
+        p = self.rows.answers(self.x, states, self.byte_budget)
         self.evaluations += np.bincount(row, minlength=len(self.x))
         return self.rule.margin(p, self.original[row])
 

@@ -141,7 +141,7 @@ class _Finding:
         if lattice.model.kind != "trees":
             return np.asarray(block.start + wide)
         for place in wide:
-            search = BoundedRow(self.rows, self.rule, lattice.model, block.x[place], int(block.original[place]))
+            search = BoundedRow(self.rows, self.rule, lattice.model, block, int(place))
             search_bounded(answers, block.start + int(place), search, budget)
         rows = block.start + wide
         found = answers.size[rows] <= answers.max_size
@@ -177,7 +177,9 @@ class _Finding:
             rows = start + np.arange(len(x))
             hit = np.flatnonzero(answers.size[rows] <= answers.max_size)
             if len(hit):
-                p = self.rows.answers(x, RowStates(hit, answers.removed[rows[hit]]))
+                states = RowStates(hit, answers.removed[rows[hit]])
+                states = states.sparing(self.rows.spared(start, start + len(x)), self.rows.column_group)
+                p = self.rows.answers(x, states)
                 answers.margin[rows[hit]] = self.rule.margin(p, original[hit])
                 parts.append(rows[hit][answers.margin[rows[hit]] >= ROUNDING - self.rule.resolution])
         denied = np.concatenate(parts)
@@ -256,7 +258,8 @@ def search_linear(
 
         def flips(gone: Booleans, place: int = int(place), row: int = row) -> bool:
             answers.evaluations[row] += 1
-            p = answers.rows.answers(x[place][None], RowStates.of_one(gone[None]))
+            states = RowStates.of_one(gone[None]).sparing(answers.rows.spared(row, row + 1), answers.rows.column_group)
+            p = answers.rows.answers(x[place][None], states)
             return bool(lattice.rule.flipped(p, original[place : place + 1])[0])
 
         orders, bests, seconds = (np.stack([part[i] for part in parts]) for parts in zip(*reach, strict=True))
@@ -302,9 +305,12 @@ class BoundedRow:
     bound is in whole numbers and sound; sets near the edge are asked of the model.
     """
 
-    def __init__(self, rows: EvidenceRows, rule: FlipRule, trees: Any, x: Floats, original: int) -> None:
-        self.rows, self.rule, self.trees, self.x, self.original = rows, rule, trees, x, original
-        bounded = {rival: trees.bounds(x, original, rival) for rival in rule.rivals(original)}
+    def __init__(self, rows: EvidenceRows, rule: FlipRule, trees: Any, block: Block, place: int) -> None:
+        self.rows, self.rule, self.trees, self.x = rows, rule, trees, block.x[place]
+        original = self.original = int(block.original[place])
+        self.spared = block.spared_in(place)
+        self.fixed = np.empty((0, rows.width), dtype=bool) if self.spared is None else self.spared.cells
+        bounded = {rival: trees.bounds(self.x, self.fixed, original, rival) for rival in rule.rivals(original)}
         self.gains: dict[int, Integers] = {
             rival: gains
             for rival, (least, gains) in bounded.items()
@@ -323,7 +329,7 @@ class BoundedRow:
         complete = True
         for rival, gains in self.gains.items():
             found, _, spent, done = self.trees.sets_of_size(
-                self.x, self.original, rival, gains, size, budget - self.spent, MOST_SETS
+                self.x, self.fixed, self.original, rival, gains, size, budget - self.spent, MOST_SETS
             )
             self.spent += spent
             if not done:
@@ -341,7 +347,8 @@ class BoundedRow:
         if not len(found):
             return gone
         self.spent += len(found)
-        p = self.rows.answers(self.x[None], RowStates.of_one(gone))
+        states = RowStates.of_one(gone).sparing(self.spared, self.rows.column_group)
+        p = self.rows.answers(self.x[None], states)
         return gone[self.rule.flipped(p, self.original)]
 
 

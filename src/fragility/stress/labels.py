@@ -103,7 +103,7 @@ def run_stress_rows(
 
 def _fill_chunk(run: StressRun, part: slice, rows: EvidenceRows, layout: Layout, byte_budget: int) -> None:
     protocol, draws = run.protocol, np.arange(run.stress.draws)
-    x = rows.dense(part.start, part.stop)
+    x, spared = rows.dense(part.start, part.stop), rows.spared(part.start, part.stop)
     p = rows.answers(x, RowStates.unmoved(len(x), rows.n_groups), byte_budget)
     predicted = run.predicted[part] = original_class(rows, p, protocol.resolution, part)
     run.confidence[part] = p[np.arange(len(p)), predicted]
@@ -112,7 +112,10 @@ def _fill_chunk(run: StressRun, part: slice, rows: EvidenceRows, layout: Layout,
     for index, stressor in enumerate(run.stress.stressors):
         keys = row_keys(run.stress.seed, stressor.kind, run.id[part])
         drawn = stressor.stress_rows(x, keys, draws, layout)
-        p = rows.answers(x, drawn, byte_budget) if isinstance(drawn, RowStates) else rows.predict_copies(x, drawn)
+        if isinstance(drawn, RowStates):
+            p = rows.answers(x, drawn.sparing(spared, rows.column_group), byte_budget)
+        else:
+            p = rows.predict_copies(x, drawn if spared is None else np.where(spared.cells[:, None], x[:, None], drawn))
         margins = reading_margin(p, original, "support", rows.offset, protocol.smoothing)
         run.draw_margin[part, index] = margins.reshape(len(x), -1)
         lost = support_margin(p, original, rows.offset) < -protocol.resolution

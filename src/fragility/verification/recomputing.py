@@ -324,7 +324,8 @@ def _find_false_sets(claimed: LatticeClaims, rows: EvidenceRows, protocol: Proto
     rule, out = FlipRule.of(rows, protocol), list[Difference]()
     for start, x, _, original in row_blocks(rows, rule):
         sets = claimed.smallest_set[start : start + len(x)]
-        margin = rule.margin(rows.answers(x, RowStates(np.arange(len(x)), sets)), original)
+        states = RowStates(np.arange(len(x)), sets).sparing(rows.spared(start, start + len(x)), rows.column_group)
+        margin = rule.margin(rows.answers(x, states), original)
         flips = (margin < DISAGREEMENT - rule.resolution) | ~sets.any(axis=1)
         for i in np.flatnonzero(~flips):
             found = f"margin {margin[i]:g}, which is no flip"
@@ -426,8 +427,13 @@ def _find_denied_chances(
     """Enumerate the subsets of rows that have few; return the probabilities that differ."""
     if claimed.failure_exact is None or declared.rates is None:
         return []
-    starts = range(0, len(rows), 2048)
-    live = np.concatenate([live_groups(rows, rows.dense(start, start + 2048)).sum(axis=1) for start in starts])
+    parts = [slice(start, start + 2048) for start in range(0, len(rows), 2048)]
+    live = np.concatenate(
+        [
+            live_groups(rows, rows.dense(part.start, part.stop), rows.spared(part.start, part.stop)).sum(axis=1)
+            for part in parts
+        ]
+    )
     few = np.flatnonzero(((1 << np.minimum(live, 40)) <= ASKED_STATES) & claimed.failure_exact).tolist()
     if not few:
         return []

@@ -27,8 +27,11 @@ FREE, KEPT, REMOVED = 0, 1, 2  # what is decided of a group in a search
 
 
 @helper
-def _decide_tests(forest: Any, plan: Any, row: Any, way: Any) -> None:
-    """Fill way (T,): bit 0 where x goes right at a test, bit 1 where x and the baseline part."""
+def _decide_tests(forest: Any, plan: Any, row: Any, fixed: Any, way: Any) -> None:
+    """Fill way (T,): bit 0 where x goes right at a test, bit 1 where x and the baseline part.
+
+    fixed: (1, d) cells that no state moves, so that nothing parts there; (0, d) where there are none.
+    """
     column_start, threshold, flags = forest.column_start, forest.test_threshold, forest.test_flags
     set_start, set_words, test_base = forest.set_start, forest.set_words, plan.test_base
     for column in range(len(column_start) - 1):
@@ -45,34 +48,42 @@ def _decide_tests(forest: Any, plan: Any, row: Any, way: Any) -> None:
             for test in range(first, last):
                 right = np.uint8(goes_right(v, threshold[test], flags[test], set_start, set_words))
                 way[test] = right | (right ^ test_base[test]) << 1
+        if len(fixed) > 0 and fixed[0, column]:
+            for test in range(first, last):
+                way[test] &= RIGHT
 
 
 @entry
-def live_groups(forest: Any, plan: Any, matrix: Any, live: Any, span: Any) -> None:
-    """Mark in live (n, G) the groups of which some test tells x from the baseline."""
+def live_groups(forest: Any, plan: Any, cells: Any, live: Any, span: Any) -> None:
+    """Mark in live (n, G) the groups of which some test tells x from the baseline.
+
+    cells: (rows (n, d), cells that no state moves (n, d), or (0, d) where there are none), here and below.
+    """
+    matrix, fixed = cells
     test_group = plan.test_group
     way = np.empty(len(test_group), dtype=np.uint8)
     for row in range(span[0], span[1]):
-        _decide_tests(forest, plan, matrix[row], way)
+        _decide_tests(forest, plan, matrix[row], fixed[row : row + 1], way)
         for test in range(len(way)):
             if way[test] & PARTS:
                 live[row, test_group[test]] = True
 
 
 @entry
-def mark_states(forest: Any, plan: Any, edge: Any, matrix: Any, jobs: Any, scratch: Any, marks: Any, span: Any) -> None:
+def mark_states(forest: Any, plan: Any, edge: Any, cells: Any, jobs: Any, scratch: Any, marks: Any, span: Any) -> None:
     """Mark the states of rows jobs.row[span[0]..span[1]] whose value is surely, or perhaps, below an edge.
 
     edge: ``lattice.trees.TreeEdge``. jobs: (row (m,), bits (m, G) the bit of each live group or 0, live (m,),
     first_word (m,)). scratch: (table, masks). marks: (sure, near), see ``subsets.mark_values``.
     """
+    matrix, fixed = cells
     rows, bits, lives, first_word = jobs
     table, masks = scratch
     sure, near = marks
     way = np.empty(len(plan.test_group), dtype=np.uint8)
     stack = np.empty((plan.slots + 1, 3), dtype=np.int64)
     for job in range(span[0], span[1]):
-        _decide_tests(forest, plan, matrix[rows[job]], way)
+        _decide_tests(forest, plan, matrix[rows[job]], fixed[rows[job] : rows[job] + 1], way)
         part = table[: 1 << max(lives[job], WORD_BITS)]
         part[:] = 0
         part[: 1 << FIRST_BITS] = edge.start
@@ -130,11 +141,12 @@ def _enter_leaf(value: Any, kept: int, removed: int, masks: Any, table: Any) -> 
 
 
 @entry
-def expected_values(forest: Any, plan: Any, values: Any, matrix: Any, rates: Any, out: Any, span: Any) -> None:
+def expected_values(forest: Any, plan: Any, values: Any, cells: Any, rates: Any, out: Any, span: Any) -> None:
     """Fill out (n,) with sum over trees of the expected leaf value where group g is removed with probability rates[g].
 
     values: (leaves,). On a path a group is decided once: kept with 1 - r, removed with r.
     """
+    matrix, fixed = cells
     node_test, node_right, tree_start = forest.node_test, forest.node_right, forest.tree_start
     test_group = plan.test_group
     way = np.empty(len(test_group), dtype=np.uint8)
@@ -145,7 +157,7 @@ def expected_values(forest: Any, plan: Any, values: Any, matrix: Any, rates: Any
     decided = np.zeros(len(rates), dtype=np.int8)
     trail = np.empty(len(rates) + 1, dtype=np.int64)
     for row in range(span[0], span[1]):
-        _decide_tests(forest, plan, matrix[row], way)
+        _decide_tests(forest, plan, matrix[row], fixed[row : row + 1], way)
         total = 0.0
         for tree in range(len(tree_start) - 1):
             place_of[0], weight_of[0], undo_of[0], group_of[0] = tree_start[tree], 1.0, 0, -1
@@ -189,7 +201,7 @@ def expected_values(forest: Any, plan: Any, values: Any, matrix: Any, rates: Any
 
 
 @entry
-def tree_bounds(forest: Any, plan: Any, edge: Any, row: Any, gains: Any) -> Any:
+def tree_bounds(forest: Any, plan: Any, edge: Any, row: Any, fixed: Any, gains: Any) -> Any:
     """Return the least value that any state of a row can have; fill gains (G,): how much less one removal can make it.
 
     In one tree, removing g changes nothing before the first node of g where x and the baseline part, so it takes at
@@ -198,7 +210,7 @@ def tree_bounds(forest: Any, plan: Any, edge: Any, row: Any, gains: Any) -> Any:
     node_test, node_right, tree_start = forest.node_test, forest.node_right, forest.tree_start
     test_group, trees, leaf = plan.test_group, edge.trees, edge.leaf
     way = np.empty(len(test_group), dtype=np.uint8)
-    _decide_tests(forest, plan, row, way)
+    _decide_tests(forest, plan, row, fixed, way)
     least = np.zeros(plan.slots, dtype=np.int64)
     most = np.zeros(plan.slots, dtype=np.int64)
     own = np.zeros(len(gains), dtype=np.int64)
@@ -249,17 +261,18 @@ def _sum_leaves(forest: Any, plan: Any, edge: Any, way: Any, gone: Any) -> Any:
 
 @entry
 def search_size(
-    forest: Any, plan: Any, edge: Any, row: Any, groups: Any, gains: Any, size: int, budget: int, found: Any
+    forest: Any, plan: Any, edge: Any, cells: Any, groups: Any, gains: Any, size: int, budget: int, found: Any
 ) -> Any:
     """Look at the sets of ``size`` of the live groups (declared order) for values below the edge.
 
-    gains (L,): of ``groups``. found (cap, size): filled with the first sets of value < edge.high, in order.
-    Return (sets in ``found``, how many of value <= edge.low in all, states evaluated, whether the size was searched to
-    its end). A set is passed over where the value of its first members, less the largest gains of as many groups as are
-    still to come, stays at or above edge.high.
+    cells: (row (d,), as ``fixed`` of `_decide_tests`). gains (L,): of ``groups``. found (cap, size): filled with
+    the first sets of value < edge.high, in order. Return (sets in ``found``, how many of value <= edge.low in all,
+    states evaluated, whether the size was searched to its end). A set is passed over where the value of its first
+    members, less the largest gains of as many groups as are still to come, stays at or above edge.high.
     """
+    row, fixed = cells
     way = np.empty(len(plan.test_group), dtype=np.uint8)
-    _decide_tests(forest, plan, row, way)
+    _decide_tests(forest, plan, row, fixed, way)
     most = _sum_largest(gains, size)
     gone = np.zeros(plan.tree_group.shape[0], dtype=np.bool_)
     chosen = np.zeros(size, dtype=np.int64)  # places in ``groups``

@@ -235,10 +235,11 @@ def _read_confidence(raw: Any, rules: Any, original: Any, confidence: Any) -> No
 
 
 @helper
-def _order_groups(margin: Any, one_step: Any, resolution: float, order: Any) -> None:
+def _order_groups(margin: Any, one_step: Any, last: Any, resolution: float, order: Any) -> None:
     """Fill ``order`` (n, places): the groups with the largest drops, rounded to the resolution; ties by declared order.
 
-    margin (n,), one_step (n, G). As many as there are places are kept, sorted, while the groups pass by.
+    margin (n,), one_step (n, G). last: (n, G) groups that come after all others, or (0, any). As many as there are
+    places are kept, sorted, while the groups pass by.
     """
     places = order.shape[1]
     drops = np.empty(places)
@@ -247,6 +248,8 @@ def _order_groups(margin: Any, one_step: Any, resolution: float, order: Any) -> 
         for group in range(one_step.shape[1]):
             drop = margin[row] - one_step[row, group]
             drop = np.rint(drop / resolution) if resolution > 0.0 else drop
+            if len(last) > 0 and last[row, group]:
+                drop = -np.inf
             if kept == places and not drop > drops[places - 1]:
                 continue
             place = kept if kept < places else places - 1
@@ -267,10 +270,11 @@ def observe_removals(scores: Any, rules: Any, out: Any, rest: Any) -> None:
     """Read the first round, x and every group removed alone: scores (1 + G, outputs, n).
 
     out: ``scoring.Blank``, whose ``predicted`` holds the class at x, or -1 where the trees are to say it. rest:
-    (order (n, places) to be filled, support (n, K+1) along the path, to be filled up to the first removal).
+    (order (n, places) to be filled, last (n, G) groups at its end or (0, any), support (n, K+1) along the path, to be
+    filled up to the first removal).
     """
     predicted, margin = out.predicted, out.margin
-    order, path_support = rest
+    order, last, path_support = rest
     n, logs = len(predicted), np.empty(scores.shape[1])
     support, read, named = np.empty(n), np.empty(n), np.empty(n, dtype=np.int64)
     for row in range(n):
@@ -287,7 +291,7 @@ def observe_removals(scores: Any, rules: Any, out: Any, rest: Any) -> None:
         _keep_group(group, read, one_step_margin)
         _read_confidence(scores[1 + group], rules, predicted, read)
         _keep_group(group, read, one_step_confidence)
-    _order_groups(margin, one_step_margin, rules.resolution, order)
+    _order_groups(margin, one_step_margin, last, rules.resolution, order)
     picked = np.empty((scores.shape[1], n), dtype=scores.dtype)
     for row in range(n):
         for output in range(len(picked)):

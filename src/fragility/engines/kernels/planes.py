@@ -251,6 +251,30 @@ def _mix(plan: Any, here: Any, there: Any, whole: bool, rows: Any, mixed: Any) -
 
 
 @helper
+def _take_fixed(fixed: Any, start: int, spared: Any) -> None:
+    """Fill spared (d, WORDS): the rows of the block whose cell no state moves; fixed (n, d)."""
+    spared[:] = NONE
+    for row in range(BLOCK):
+        source = min(start + row, len(fixed) - 1)
+        for column in range(fixed.shape[1]):
+            spared[column, row >> 6] |= np.uint64(fixed[source, column]) << np.uint64(row & 63)
+
+
+@helper
+def _spare(forest: Any, here: Any, spared: Any, mixed: Any) -> None:
+    """Give the tests of cells that no state moves the bits of x back."""
+    column_start = forest.column_start
+    for column in range(len(column_start) - 1):
+        some = NONE
+        for w in range(WORDS):
+            some |= spared[column, w]
+        if some:
+            for test in range(column_start[column], column_start[column + 1]):
+                for w in range(WORDS):
+                    mixed[test, w] = (here[test, w] & spared[column, w]) | (mixed[test, w] & ~spared[column, w])
+
+
+@helper
 def _mark_trees_asked(tree_group: Any, rows: Any, asked: Any) -> bool:
     """Mark in ``asked`` (trees + 1,) the trees that ask about a group that some row moves; return whether any do."""
     for tree in range(len(asked)):
@@ -284,20 +308,23 @@ def _make_memory(forest: Any, networks: Any, plan: Any) -> Any:
 
 @entry
 def score_states(
-    forest: Any, networks: Any, plan: Any, matrix: Any, others: Any, order: Any, states: Any, span: Any, scores: Any
+    forest: Any, networks: Any, plan: Any, cells: Any, order: Any, states: Any, span: Any, scores: Any
 ) -> None:
     """Fill ``scores`` (states, outputs, n) with the raw sums of every state of the rows span[0]..span[1].
 
-    others: (n, d) cells that moved groups take at any severity below 1; (0, d): they move toward the baseline.
+    cells: (rows (n, d), others, fixed). others: (n, d) cells that moved groups take at any severity below 1; (0, d):
+    they move toward the baseline. fixed: (n, d) cells that no state moves; (0, d): there are none.
 
     order: (n, places) groups of a row by place. states: (severity (Q,), moved (Q, G)): state q moves the groups whose
     place is marked by severity[q]; states of equal severity follow one another, and one that moves a place beyond those
     of ``order`` moves all.
     """
+    matrix, others, fixed = cells
     severity, moved = states
     tree_group = plan.tree_group
     n_tests = len(forest.test_column)
-    cells = np.empty((matrix.shape[1], BLOCK))
+    block = np.empty((matrix.shape[1], BLOCK))
+    spared = np.empty((matrix.shape[1], WORDS), dtype=np.uint64)
     here = np.empty((n_tests, WORDS), dtype=np.uint64)
     there = np.empty((n_tests, WORDS), dtype=np.uint64)
     mixed = np.empty((n_tests, WORDS), dtype=np.uint64)
@@ -307,8 +334,10 @@ def score_states(
     asked = np.empty(len(forest.tree_output) + 1, dtype=np.uint8)
     for start in range(span[0], span[1], BLOCK):
         size = min(BLOCK, span[1] - start)
-        take_block(matrix, start, cells)
-        decide_block(forest, plan, cells, 0.0, here, here)
+        take_block(matrix, start, block)
+        decide_block(forest, plan, block, 0.0, here, here)
+        if len(fixed):
+            _take_fixed(fixed, start, spared)
         for tree in range(len(asked)):
             asked[tree] = TO_KNOW if tree < len(asked) - 1 else KNOWN  # the last is the tree without a split
         _sum_block(forest, networks, here, asked, memory, sums_x)
@@ -322,11 +351,13 @@ def score_states(
             if by != at and by < 1.0:
                 at = by
                 if len(others):
-                    take_block(others, start, cells)
-                    decide_block(forest, plan, cells, 0.0, there, there)
+                    take_block(others, start, block)
+                    decide_block(forest, plan, block, 0.0, there, there)
                 else:
-                    decide_block(forest, plan, cells, at, here, there)
+                    decide_block(forest, plan, block, at, here, there)
             _mix(plan, here, there, by >= 1.0, rows, mixed)
+            if len(fixed):
+                _spare(forest, here, spared, mixed)
             _sum_block(forest, networks, mixed, asked, memory, sums)
             _keep(sums, scores[state], start, size)
 

@@ -71,16 +71,18 @@ def _add_entries(terms: Any, chosen: Any, n_states: int, sums: Any) -> None:
 
 
 @entry
-def score_ordered_states(terms: Any, plan: Any, x: Any, order: Any, levels: Any, span: Any, scores: Any) -> None:
+def score_ordered_states(terms: Any, plan: Any, cells: Any, order: Any, levels: Any, span: Any, scores: Any) -> None:
     """Fill ``scores`` (Q, outputs, n) with the raw sums of Q states of the rows span[0]..span[1].
 
-    plan: ``scoring.Plan``. order: (n, places) groups of a row by place. levels: (severities (S,) between 0 and 1,
+    plan: ``scoring.Plan``. cells: (x (n, d), cells that no state moves (n, d), or (0, d) where there are none). order:
+    (n, places) groups of a row by place. levels: (severities (S,) between 0 and 1,
     (places, Q) how far each state moves each place: 0 not at all, i by the i-th severity, S + 1 to the baseline).
     """
     slot_column, edge_start, edges, base = terms.slot_column, terms.edge_start, terms.edges, terms.base
     baseline, stepwise, rounding = plan.baseline, plan.stepwise, plan.rounding
     column_group, monotone = plan.column_group, plan.monotone
     severities, level_at = levels
+    x, fixed = cells
     n_slots, n_states, n_severities = len(slot_column), scores.shape[0], len(severities)
     lost, at = np.empty(n_slots, dtype=np.uint64), np.empty(n_severities + 2, dtype=np.uint64)
     chosen, sums = np.empty((n_slots, TOGETHER * n_states), dtype=np.uint64), np.empty((len(base), TOGETHER * n_states))
@@ -97,7 +99,7 @@ def score_ordered_states(terms: Any, plan: Any, x: Any, order: Any, levels: Any,
                 column, first, last = slot_column[slot], edge_start[slot], edge_start[slot + 1]
                 cell, place = x[row, column], rank[column_group[column]]
                 here = _find_stretch(edges, first, last, round_cell(cell, rounding[column]))
-                if here == lost[slot] and monotone:
+                if (here == lost[slot] and monotone) or (len(fixed) > 0 and fixed[row, column]):
                     for q in range(n_states):
                         chosen[slot, begin + q] = here
                     continue

@@ -119,12 +119,15 @@ def _ask_each_level(states: Any, node: Any, cell: Any, group: int, levels: Any, 
 
 @entry
 def walk_states(
-    forest: Any, plan: Any, packed: Any, matrix: Any, order: Any, levels: Any, span: Any, scores: Any
+    forest: Any, plan: Any, packed: Any, cells: Any, order: Any, levels: Any, span: Any, scores: Any
 ) -> None:
     """Fill ``scores`` (states, outputs, n) with the raw sums of up to 64 states of the rows span[0]..span[1].
 
-    packed: ``scoring.PackedNodes``. order: (n, places) groups of a row by place. levels: ``scoring.Levels``.
+    packed: ``scoring.PackedNodes``. cells: (rows (n, d), cells that no state moves (n, d), or (0, d) where there are
+    none). order: (n, places) groups of a row by place. levels: ``scoring.Levels``.
     """
+    matrix, fixed = cells
+    column_group, nowhere = plan.column_group, len(levels.at_least) - 1
     tree_start, tree_output = forest.tree_start, forest.tree_output
     rounding, zero_missing = plan.rounding, plan.zero_missing
     n_states, n_outputs, _ = scores.shape
@@ -132,7 +135,8 @@ def walk_states(
     block = min(WALK_BLOCK, span[1] - span[0])
     compared = np.empty((block, matrix.shape[1]), dtype=packed.compared.dtype)
     sums = np.zeros((block * lines, LANES), dtype=forest.leaf_value.dtype)
-    rank = np.empty((block, len(levels.at_least)), dtype=np.int64)
+    rank = np.empty(nowhere, dtype=np.int64)
+    place_of = np.empty((block, matrix.shape[1]), dtype=np.int64)
     waiting = (np.empty(MOST_STATES + 1, dtype=np.uint64), np.empty(MOST_STATES + 1, dtype=np.uint64))
     for start in range(span[0], span[1], WALK_BLOCK):
         size = min(WALK_BLOCK, span[1] - start)
@@ -141,11 +145,15 @@ def walk_states(
             for column in range(x.shape[1]):
                 compared[row, column] = prepare_cell(x[row, column], rounding[column], zero_missing)
         _begin_sums(forest.base, by_state, n_states, lines, sums)
-        for row in range(size):  # the place of each group; those not in ``order`` share the place after it
-            rank[row] = min(order.shape[1], rank.shape[1] - 1)
+        for row in range(size):  # the place of each column's group; those not in ``order`` share the place after it
+            rank[:] = min(order.shape[1], len(rank) - 1)
             for place in range(order.shape[1]):
-                rank[row, order[start + row, place]] = place
-        rows = (x, compared, rank)
+                rank[order[start + row, place]] = place
+            for column in range(x.shape[1]):
+                place_of[row, column] = rank[column_group[column]]
+                if len(fixed) > 0 and fixed[start + row, column]:
+                    place_of[row, column] = nowhere
+        rows = (x, compared, place_of)
         for tree in range(len(tree_output)):  # a tree's nodes stay in cache for the whole block
             at = (tree_start[tree], tree_output[tree])
             _walk_tree(forest, plan, packed, at, rows, levels, waiting, (sums, by_state, n_states, lines))
@@ -160,17 +168,18 @@ def walk_states(
 def _walk_tree(forest: Any, plan: Any, packed: Any, at: Any, rows: Any, levels: Any, waiting: Any, sums: Any) -> None:
     """Add one tree's leaves to the sums.
 
-    at: (root, first output). rows: (x, x as compared, rank). waiting: scratch for the (node, states) of a row that are
-    still to be walked. sums: (sums, whether states stand side by side, their number, lines of a row).
+    at: (root, first output). rows: (x, x as compared, place of each column's group). waiting: scratch for the (node,
+    states) of a row that are still to be walked. sums: (sums, whether states stand side by side, their number,
+    lines of a row).
     """
     root, output = at
-    x, compared, rank = rows
+    x, compared, place_of = rows
     nodes, column_bits = packed.nodes, packed.column_bits
     severities, at_least, jump = levels
     waiting_place, waiting_states = waiting
     leaf_value, n_values, sets = packed.leaves, forest.leaf_value.shape[1], (forest.set_start, forest.set_words)
     total, by_state, n_states, lines = sums
-    column_group, baseline, stepwise = plan.column_group, plan.baseline, plan.stepwise
+    baseline, stepwise = plan.baseline, plan.stepwise
     monotone, rounding, zero_missing = plan.monotone, plan.rounding, plan.zero_missing
     removal = len(severities)
     everything = ALL >> np.uint64(MOST_STATES - n_states)
@@ -197,7 +206,7 @@ def _walk_tree(forest: Any, plan: Any, packed: Any, at: Any, rows: Any, levels: 
                     word = np.int64(nodes[place].word)
                     continue
                 column = _column(word, column_bits)
-                group = rank[row, column_group[column]]
+                group = place_of[row, column]
                 cell = (x[row, column], baseline[column], stepwise[column] != 0)
                 if _is_numeric(word | several):
                     level = removal

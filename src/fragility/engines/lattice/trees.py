@@ -57,13 +57,15 @@ class TreeLattice:
         self.recoding = make_recoding(ensemble, rows)
         self.rule = rule
         self.plan = make_plan(self.forest, self.recoding, rows, protocol)
+        self.rows = rows
+        self._fixed = np.empty((0, rows.width), dtype=bool)  # cells of the block begun that no state moves
         self._edges: dict[tuple[int, int, bool], TreeEdge] = {}
         self._tables: dict[tuple[int, Any], npt.NDArray[Any]] = {}  # by worker and kind of number
 
     def rebind(self, rows: EvidenceRows) -> TreeLattice:
         """Return the same model for other rows, with tables of its own: several threads may use it at once."""
         other = copy(self)
-        other._tables = {}
+        other.rows, other._tables = rows, {}
         return other
 
     def edge(self, original: int, rival: int, *, wide: bool = False) -> TreeEdge:
@@ -79,17 +81,20 @@ class TreeLattice:
         return max(self.edge(o, c).leaf.itemsize for o in classes for c in self.rule.rivals(o))
 
     def begin(self, start: int, stop: int) -> None:
-        """Nothing is to be prepared for a block of rows."""
+        """Look up what no state moves in the rows that the next calls are about."""
+        spared = self.rows.spared(start, stop)
+        self._fixed = np.empty((0, self.rows.width), dtype=bool) if spared is None else spared.cells
 
     def live(self, x: Floats, run: Any) -> Booleans:
         """(n, G) the groups that can change a row's scores."""
-        live, cells = np.zeros((len(x), self.plan.tree_group.shape[0]), dtype=bool), self.recoding.recode(x)
+        live = np.zeros((len(x), self.plan.tree_group.shape[0]), dtype=bool)
+        cells = (self.recoding.recode(x), self._fixed)
         run(len(x), lambda span, _: live_groups(self.forest, self.plan, cells, live, span))
         return live
 
     def mark(self, x: Floats, original: int, jobs: Any, marks: Any, run: Any) -> None:
         """Mark the flips of the rows of ``jobs``, which all are of one original class."""
-        size, cells = 1 << max(int(jobs[2].max(initial=0)), WORD_BITS), self.recoding.recode(x)
+        size, cells = 1 << max(int(jobs[2].max(initial=0)), WORD_BITS), (self.recoding.recode(x), self._fixed)
         # (256, 16): for kept and removed among the lowest groups, all ones at the states they are reached at
         state = np.arange(1 << FIRST_BITS)
         kept, removed = np.divmod(np.arange(1 << (2 * FIRST_BITS)), 1 << FIRST_BITS)
@@ -115,7 +120,7 @@ class TreeLattice:
         """(n,) expected support margin, clips aside; None where the margin is no sum of the trees."""
         if self.forest.link != SIGMOID:
             return None
-        out, cells = np.zeros(len(x)), self.recoding.recode(x)
+        out, cells = np.zeros(len(x)), (self.recoding.recode(x), self._fixed)
         values = self.forest.leaf_value[:, 0].astype(np.float64)
         run(len(x), lambda span, _: expected_values(self.forest, self.plan, values, cells, rates, out, span))
         score = (out + float(self.forest.base[0])) / self.forest.divisor * self.forest.scale
@@ -124,21 +129,32 @@ class TreeLattice:
 
     # -- branch and bound ----------------------------------------------------------------------------------------
 
-    def bounds(self, row: Floats, original: int, rival: int) -> tuple[int, Integers]:
-        """Return (least E over all states, by how much each group's removal can lower it)."""
+    def bounds(self, row: Floats, fixed: Booleans, original: int, rival: int) -> tuple[int, Integers]:
+        """Return (least E over all states, by how much each group's removal can lower it).
+
+        fixed: (1, d) cells of the row that no state moves; (0, d) where there are none.
+        """
         gains = np.zeros(self.plan.tree_group.shape[0], dtype=np.int64)
         edge = self.edge(original, rival, wide=True)
-        return int(tree_bounds(self.forest, self.plan, edge, self.recoding.recode(row), gains)), gains
+        return int(tree_bounds(self.forest, self.plan, edge, self.recoding.recode(row), fixed, gains)), gains
 
     def sets_of_size(
-        self, row: Floats, original: int, rival: int, gains: Integers, size: int, budget: int, cap: int
+        self,
+        row: Floats,
+        fixed: Booleans,
+        original: int,
+        rival: int,
+        gains: Integers,
+        size: int,
+        budget: int,
+        cap: int,
     ) -> tuple[Integers, int, int, bool]:
         """Return (sets perhaps failing (k, size), how many fail for certain, states evaluated, searched to the end)."""
         groups = np.flatnonzero(gains > 0)
         found = np.zeros((cap, size), dtype=np.int64)
         edge = self.edge(original, rival, wide=True)
         listed, sure, spent, done = search_size(
-            self.forest, self.plan, edge, self.recoding.recode(row), groups, gains[groups], size, budget, found
+            self.forest, self.plan, edge, (self.recoding.recode(row), fixed), groups, gains[groups], size, budget, found
         )
         return found[:listed], int(sure), int(spent), bool(done)
 

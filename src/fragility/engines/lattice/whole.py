@@ -26,7 +26,7 @@ from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.choice import NativeEngine, RowDoubter, native_for, never_reads
 from fragility.engines.lattice.additive import MOST_LIVE, FlipRule, LinearLattice, is_additive
 from fragility.errors import Advice, EngineError
-from fragility.evidence import EvidenceRows, RowStates
+from fragility.evidence import EvidenceRows, RowStates, Spared
 from fragility.evidence.agreement import original_class
 from fragility.libraries import say_lacking, suggest_extra
 from fragility.protocol import Protocol
@@ -76,7 +76,12 @@ class Block:
     original: Integers  # (m,)
     live: Booleans  # (m, G)
     doubted: Booleans  # (m,) rows that the engine may read otherwise than the model: they are left to the model
+    spared: Spared | None = None  # what no state moves in them
     most_live: int = MOST_LIVE  # groups of a row whose subsets can be tabulated
+
+    def spared_in(self, row: int) -> Spared | None:
+        """Return what no state moves in one of the rows."""
+        return None if self.spared is None else self.spared.of(slice(row, row + 1))
 
     def among(self, groups: Booleans) -> Block:
         """The same rows, where too many groups are live, with only some of them free to fail; groups (G,)."""
@@ -161,7 +166,8 @@ class WholeLattice:
         for start, x, p, original in row_blocks(self.rows, self.rule):
             self.model.begin(start, start + len(x))
             live = self.model.live(x, run)
-            yield Block(start, x, original, live, doubter(start, x, p), self.model.most_live)
+            spared = self.rows.spared(start, start + len(x))
+            yield Block(start, x, original, live, doubter(start, x, p), spared, self.model.most_live)
 
     def subsets(self, block: Block, settle: Callable[[Integers], Integers] | None = None) -> Iterator[Subsets]:
         """Yield the tabulated rows of a block, in chunks: rows of one original class, within the bytes of a chunk.
@@ -223,7 +229,8 @@ class WholeLattice:
         step = max(1, self.byte_budget // (32 * self.rows.width))
         for start in range(0, len(states), step):
             gone = _mark_groups(states[start : start + step], group, block.live.shape[1])
-            p = self.rows.answers(block.x[row][None], RowStates.of_one(gone), self.byte_budget)
+            without = RowStates.of_one(gone).sparing(block.spared_in(row), self.rows.column_group)
+            p = self.rows.answers(block.x[row][None], without, self.byte_budget)
             out[start : start + step] = self.rule.flipped(p, block.original[row])
         return out
 

@@ -15,6 +15,7 @@ they are its answers, so rounding is left only in the sums of linear members.
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +27,7 @@ from fragility.engines.lattice.trees import TreeLattice
 from fragility.engines.trees.forest import AVERAGE, Forest
 from fragility.engines.wrapped.engine import Answering, state_answers
 from fragility.engines.wrapped.members import LinearMember, TreeMember
-from fragility.evidence import EvidenceRows, RowStates
+from fragility.evidence import EvidenceRows, RowStates, Spared
 from fragility.protocol import Protocol
 
 MOST_LIVE = 12  # groups whose subsets are answered one by one
@@ -166,20 +167,24 @@ class StateLattice:
 
     def __init__(self, rows: EvidenceRows, rule: FlipRule) -> None:
         self.rows, self.rule, self.answer = rows, rule, state_answers(rows)
+        self._spared: Spared | None = None  # of the block begun
 
     def rebind(self, rows: EvidenceRows) -> StateLattice:
-        """Return the same model for other rows: nothing of it depends on them."""
-        return self
+        """Return the same model for other rows."""
+        other = copy(self)
+        other.rows = rows
+        return other
 
     def entry_bytes(self) -> int:
         return 8
 
     def begin(self, start: int, stop: int) -> None:
-        """Nothing is to be prepared for a block of rows."""
+        """Look up what no state moves in the rows that the next calls are about."""
+        self._spared = self.rows.spared(start, stop)
 
     def live(self, x: Floats, run: Any) -> Booleans:
         """(n, G) the groups that are not at their baseline."""
-        baseline = self.rows.baseline
+        baseline = self.rows.targets(x, self._spared)
         moves = ~((x == baseline) | (np.isnan(x) & np.isnan(baseline)))
         return np.stack([moves[:, columns].any(axis=1) for columns in self.rows.group_columns()], axis=1)
 
@@ -191,7 +196,8 @@ class StateLattice:
             owner = np.repeat(np.arange(len(some)), 1 << lives[some])
             subset = np.concatenate([np.arange(1 << live) for live in lives[some]])
             moved = (subset[:, None] & bits[some][owner]) != 0
-            p = self.answer(x[row[some]], RowStates(owner, moved))
+            spared = None if self._spared is None else self._spared.of(row[some])
+            p = self.answer(x[row[some]], RowStates(owner, moved).sparing(spared, self.rows.column_group))
             assert p is not None  # removals are always answered
             margin = self.rule.margin(p, original) + self.rule.resolution
             for place, job in enumerate(some):

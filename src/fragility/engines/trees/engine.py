@@ -135,7 +135,7 @@ def trace_in_chunks(
     if 0 < len(rows) <= LEAST_ROWS:
         x = rows.dense()
         try_unusual_cells(x, rows, set())
-        part = scorer.trace_chunk(x, rows.decided)
+        part = scorer.trace_chunk(x, rows.decided, rows.spared())
         if progress is not None:
             progress(len(rows), len(rows))
         return part
@@ -165,10 +165,11 @@ def _trace_chunks(scorer: AuditScorer, rows: EvidenceRows, protocol: Protocol, t
             x = rows.dense(start, start + size)
             try_unusual_cells(x, rows, accepted)  # here, because the model is asked in the caller's thread
             decided = None if rows.decided is None else rows.decided[start : start + size]
+            spared = rows.spared(start, start + size)
             if threads == 1:
-                yield scorer.trace_chunk(x, decided)
+                yield scorer.trace_chunk(x, decided, spared)
                 continue
-            waiting.append(pool.submit(scorer.trace_chunk, x, decided))
+            waiting.append(pool.submit(scorer.trace_chunk, x, decided, spared))
             if len(waiting) == 2 * threads:
                 yield waiting.popleft().result()
         while waiting:

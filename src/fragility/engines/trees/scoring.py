@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from fragility.arrays import MEBIBYTE, Floats, Integers
+from fragility.arrays import MEBIBYTE, Booleans, Floats, Integers
 from fragility.engines.kernels.compiling import LANES, TOGETHER, run_in_this_thread, run_on_all_threads
-from fragility.engines.kernels.decisions import BLOCK, WORDS, baseline_ways
+from fragility.engines.kernels.decisions import BLOCK, NONE, WORDS, baseline_ways
 from fragility.engines.kernels.observing import observe_path_and_grid, observe_removals
 from fragility.engines.kernels.planes import score_row_states, score_states
 from fragility.engines.kernels.preparing import COLUMN_SHIFT, MAX_LEAVES, build_networks, fill_nodes, groups_asked
@@ -26,7 +26,7 @@ from fragility.engines.trace import StatesAsked, Trace
 from fragility.engines.trees.forest import KIND, NARROW, NUMERIC, SIGMOID, SOFTMAX, Flags, Forest, find_starts
 from fragility.engines.trees.recoding import Ensemble, Recoding, make_recoding
 from fragility.engines.trees.tables import make_order_lookup
-from fragility.evidence import STEP, EvidenceRows, RowStates
+from fragility.evidence import STEP, EvidenceRows, RowStates, Spared
 from fragility.protocol import Protocol
 from fragility.scores import sigmoid_probabilities, smoothed_offset, softmax_probabilities
 
@@ -133,8 +133,9 @@ def list_path_and_grid(asked: StatesAsked) -> States:
 
 # --- scoring functions --------------------------------------------------------------------------------------
 
-# (rows (n, d), order (n, places): groups of each row by place, Q states) -> raw sums (Q, outputs, n)
-Score: TypeAlias = Callable[[Floats, Integers, States], npt.NDArray[Any]]
+# (rows (n, d), cells that no state moves (n, d) or (0, d), order (n, places): groups of each row by place, Q states)
+# -> raw sums (Q, outputs, n)
+Score: TypeAlias = Callable[[Floats, Booleans, Integers, States], npt.NDArray[Any]]
 # (rows, rows of a block, what scores the rows first..last) -> None: which rows are scored together, and where
 Share: TypeAlias = Callable[[int, int, Callable[[tuple[int, int]], None]], None]
 
@@ -154,10 +155,10 @@ def make_scorer(forest: Forest, plan: Plan, share: Share = run_in_this_thread) -
     if forest.oblivious:
         return by_planes()
 
-    def score(x: Floats, order: Integers, states: States) -> npt.NDArray[Any]:
+    def score(x: Floats, fixed: Booleans, order: Integers, states: States) -> npt.NDArray[Any]:
         # Planes cost as much per state as walks of about two rows; the states of a row share its walks.
         few = len(x) <= min(FEW_ROWS, 2 * len(states.severity))
-        return (by_walks() if few else by_planes())(x, order, states)
+        return (by_walks() if few else by_planes())(x, fixed, order, states)
 
     return score
 
@@ -176,9 +177,10 @@ def fits_planes(forest: Forest, decisions_per_test: int = 3) -> bool:
 def score_by_planes(forest: Forest, plan: Plan, share: Share) -> Score:
     networks, none = build_gates(forest), np.empty((0, len(plan.baseline)))
 
-    def score(x: Floats, order: Integers, states: States) -> npt.NDArray[Any]:
+    def score(x: Floats, fixed: Booleans, order: Integers, states: States) -> npt.NDArray[Any]:
         scores = np.empty((len(states.severity), len(forest.base), len(x)), dtype=forest.leaf_value.dtype)
-        share(len(x), BLOCK, lambda span: score_states(forest, networks, plan, x, none, order, states, span, scores))
+        cells = (x, none, fixed)
+        share(len(x), BLOCK, lambda span: score_states(forest, networks, plan, cells, order, states, span, scores))
         return scores
 
     return score
@@ -197,11 +199,12 @@ def score_by_walks(forest: Forest, plan: Plan, share: Share, packed: PackedNodes
             sorted_before[id(states)] = states, levels
         return sorted_before[id(states)][1]
 
-    def score(x: Floats, order: Integers, states: States) -> npt.NDArray[Any]:
+    def score(x: Floats, fixed: Booleans, order: Integers, states: States) -> npt.NDArray[Any]:
         scores = np.empty((len(states.severity), len(forest.base), len(x)), dtype=forest.leaf_value.dtype)
+        cells = (x, fixed)
         for i, levels in enumerate(levels_of(states)):
             part = scores[WALK_STATES * i : WALK_STATES * (i + 1)]
-            share(len(x), WALK_BLOCK, lambda span: walk_states(forest, plan, packed, x, order, levels, span, part))  # noqa: B023
+            share(len(x), WALK_BLOCK, lambda span: walk_states(forest, plan, packed, cells, order, levels, span, part))  # noqa: B023
         return scores
 
     return score
@@ -242,7 +245,7 @@ def make_row_scorer(forest: Forest, rounding: Flags, sparse: bool = False) -> Ca
     def sum_leaves(matrix: Floats) -> npt.NDArray[Any]:
         rows = np.ascontiguousarray(matrix, dtype=np.float64)
         if not deep or not _are_alike(rows, tested):
-            return np.asarray(score(rows, np.zeros((len(rows), 1), dtype=np.int64), originals)[0])
+            return np.asarray(score(rows, rows[:0] != 0, np.zeros((len(rows), 1), dtype=np.int64), originals)[0])
         sums = np.empty((len(forest.base), len(rows)), dtype=forest.leaf_value.dtype)
         run_on_all_threads(len(rows), WALK_STATES, lambda span: walk_alike(forest, plan, packed, rows, span, sums))
         return sums
@@ -339,19 +342,25 @@ class AuditScorer:
         self.score, self.block, self.engine = score, block, engine  # block: rows that are scored together
         self.asked = StatesAsked.of(protocol, rows.n_groups)
         self.in_order = np.tile(np.arange(rows.n_groups), (block, 1))
+        self.nothing = np.empty((0, rows.width), dtype=bool)
         self.first, self.second = list_single_removals(rows.n_groups), list_path_and_grid(self.asked)
-        bare = score(rows.baseline[None, :], self.in_order[:1], list_originals(rows.n_groups))[0, :, 0]
+        originals = list_originals(rows.n_groups)
+        bare = score(rows.baseline[None, :], self.nothing, self.in_order[:1], originals)[0, :, 0]
         self.rules = Rules.of(link, self.asked, rows.offset, bare)
+        # Rows that lack evidence: with everything removed that is there, each is a state of its own.
+        every = replace(self.asked, one_end=False)
+        self.second_of_each = list_path_and_grid(every)
+        self.rules_of_each = self.rules._replace(n_grid=len(every.grid))
 
     @classmethod
     def of_trees(cls, ensemble: Ensemble, rows: EvidenceRows, protocol: Protocol) -> AuditScorer:
         forest, score = ensemble.forest, score_cells(ensemble, rows, protocol)
         together = ensemble.terms is not None or fits_planes(forest)
         block = BLOCK if together else WALK_BLOCK  # rows that the kernel takes together
-        completed: Score = lambda x, order, states: complete_sums(forest, score(x, order, states))  # noqa: E731
+        completed: Score = lambda *asked: complete_sums(forest, score(*asked))  # noqa: E731
         return cls(completed if forest.one_sided else score, forest, rows, protocol, block, "trees")
 
-    def trace_chunk(self, x: Floats, decided: Integers | None) -> Trace:
+    def trace_chunk(self, x: Floats, decided: Integers | None, spared: Spared | None) -> Trace:
         """Return the trace of some rows; the sums of all states are held for one block of them at a time."""
         asked, n = self.asked, len(x)
         trace, order = Trace.allocate(asked, n, decided, self.engine), np.empty((n, asked.longest), dtype=np.int64)
@@ -359,9 +368,12 @@ class AuditScorer:
             block = slice(start, start + self.block)
             rows, out = x[block], Blank.of(trace, block)
             path_support = np.empty_like(out.path_margin)
-            first = self.score(rows, self.in_order[: len(rows)], self.first)
-            observe_removals(first, self.rules, out, (order[block], path_support))
-            observe_path_and_grid(self.score(rows, order[block], self.second), self.rules, out, path_support)
+            fixed, last, second, rules = self.nothing, self.nothing, self.second, self.rules
+            if spared is not None and (some := spared.of(block)).cells.any():
+                fixed, last, second, rules = *some, self.second_of_each, self.rules_of_each
+            first = self.score(rows, fixed, self.in_order[: len(rows)], self.first)
+            observe_removals(first, self.rules, out, (order[block], last, path_support))
+            observe_path_and_grid(self.score(rows, fixed, order[block], second), rules, out, path_support)
         return replace(trace, order=order[:, : asked.depth], evaluations=n * asked.per_row)
 
 
@@ -375,7 +387,7 @@ def score_cells(ensemble: Ensemble, rows: EvidenceRows, protocol: Protocol) -> S
         score = make_scorer(ensemble.forest, plan)
     if not recoding.tables and not recoding.listed:
         return score
-    return lambda x, order, states: score(recoding.recode(x), order, states)
+    return lambda x, fixed, order, states: score(recoding.recode(x), fixed, order, states)
 
 
 # --- rows that have states of their own ---------------------------------------------------------------------
@@ -521,8 +533,8 @@ class Levels(NamedTuple):
     """Up to 64 states as sets of bits, by how far they move a group; S severities between 0 and 1."""
 
     severities: Floats  # (S,) rising
-    at_least: npt.NDArray[np.uint64]  # (G, S+1): by place, the states that move it by the i-th severity or more;
-    # the last column is removal
+    at_least: npt.NDArray[np.uint64]  # (G+1, S+1): by place, the states that move it by the i-th severity or more;
+    # the last column is removal, the last place is what no state moves
     jump: int  # the first severity at which a cell that cannot be interpolated is at its baseline
 
 
@@ -530,6 +542,6 @@ def sort_levels(states: States) -> Levels:
     bit = np.uint64(1) << np.arange(len(states.severity), dtype=np.uint64)
     severities = np.unique(states.severity[(states.severity > 0.0) & (states.severity < 1.0)])
     moved = np.where(states.moved.astype(bool), bit[:, None], np.uint64(0))  # (Q, G)
-    at_least = [np.bitwise_or.reduce(moved[states.severity >= s], axis=0) for s in [*severities, 1.0]]
+    at_least = [np.append(np.bitwise_or.reduce(moved[states.severity >= s], axis=0), NONE) for s in [*severities, 1.0]]
     jump = int(np.searchsorted(severities, STEP))
     return Levels(severities, np.ascontiguousarray(np.transpose(at_least).astype(np.uint64)), jump)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fragility.arrays import Floats, Integers
+from fragility.arrays import Booleans, Floats, Integers
 from fragility.engines.kernels.compiling import run_in_this_thread, run_on_all_threads
 from fragility.engines.kernels.terms import TERM_BLOCK, score_ordered_states, score_other_values, score_own_states
 from fragility.engines.trees.forest import Flags
@@ -20,15 +20,15 @@ from fragility.evidence import EvidenceRows, RowStates
 def make_order_lookup(terms: Terms, plan: Any, share: Any = run_in_this_thread) -> Any:
     """Return a ``scoring.Score``; plan: ``scoring.Plan``."""
 
-    def score(x: Floats, order: Integers, states: Any) -> Floats:
+    def score(x: Floats, fixed: Booleans, order: Integers, states: Any) -> Floats:
         partly = (states.severity > 0.0) & (states.severity < 1.0)
         severities = np.unique(states.severity[partly])
         level = np.where(states.severity >= 1.0, len(severities) + 1, 0)
         level[partly] = np.searchsorted(severities, states.severity[partly]) + 1
         level_at = np.ascontiguousarray(np.where(states.moved != 0, level[:, None], 0).T)
         scores = np.empty((len(states.severity), len(terms.base), len(x)))
-        levels = (severities, level_at)
-        share(len(x), TERM_BLOCK, lambda span: score_ordered_states(terms, plan, x, order, levels, span, scores))
+        levels, cells = (severities, level_at), (x, fixed)
+        share(len(x), TERM_BLOCK, lambda span: score_ordered_states(terms, plan, cells, order, levels, span, scores))
         return scores
 
     return score

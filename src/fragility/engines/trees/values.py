@@ -78,12 +78,13 @@ def make_value_scorer(ensemble: Ensemble, recoding: Recoding, rows: EvidenceRows
             severity = np.full(len(asked), 1.0 if y.ndim == 1 else OTHER)
             states = States(severity, np.eye(units, dtype=np.uint8)[asked])
             if not planes:
-                return score_by_walks(forest, plan, run_on_all_threads)(cells, order, states)
+                return score_by_walks(forest, plan, run_on_all_threads)(cells, cells[:0] != 0, order, states)
             varying = others if y.ndim == 2 else np.empty((0, x.shape[1]))
+            asked_cells = (cells, varying, cells[:0] != 0)
             run_on_all_threads(
                 len(x),
                 BLOCK,
-                lambda span: score_states(forest, networks, plan, cells, varying, order, states, span, scores),
+                lambda span: score_states(forest, networks, plan, asked_cells, order, states, span, scores),
             )
         else:
             for k, own in enumerate(asked):

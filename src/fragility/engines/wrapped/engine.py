@@ -132,8 +132,8 @@ def tracer(rows: EvidenceRows, protocol: Protocol) -> Tracer:
     answering = Answering(rows)
     at_places = {member: answers.at_places(protocol) for member, answers in answering.answers.items()}
 
-    def score(x: Floats, order: Integers, states: States) -> Any:
-        p = answering.combine({member: answer(x, order, states) for member, answer in at_places.items()})
+    def score(x: Floats, fixed: Booleans, order: Integers, states: States) -> Any:
+        p = answering.combine({member: answer(x, fixed, order, states) for member, answer in at_places.items()})
         by_state = p.reshape(len(states.severity), len(x), rows.n_classes)
         return np.ascontiguousarray(by_state.transpose(0, 2, 1))
 

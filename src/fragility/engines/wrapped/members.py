@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
@@ -75,6 +75,7 @@ def take_columns(rows: EvidenceRows, columns: Integers | None) -> EvidenceRows:
         baseline=rows.baseline[columns],
         stepwise=rows.stepwise[columns],
         column_group=rows.column_group[columns],
+        absent=None if rows.absent is None else rows.absent.of_columns(columns),
         forms=None if rows.forms is None else tuple(rows.forms[j] for j in columns),
     )
 
@@ -117,14 +118,16 @@ def explain_unread(member: Member, model: Model | None, rows: EvidenceRows) -> s
 
 # --- answers ------------------------------------------------------------------------------------------------
 
+AtPlaces: TypeAlias = Callable[[Floats, Booleans, Integers, States], Response]
+
 
 class MemberAnswers(Protocol):
     """A member's answers about rows x (m, d)."""
 
     threads: bool  # it may be asked in several threads at once
 
-    def at_places(self, protocol: Declared) -> Callable[[Floats, Integers, States], Response]:
-        """Return the function (x, order, Q states) -> answers (Q m, ...), as ``trees.scoring.Score``."""
+    def at_places(self, protocol: Declared) -> AtPlaces:
+        """Return the function (x, fixed, order, Q states) -> answers (Q m, ...), as ``trees.scoring.Score``."""
 
     def at_states(self) -> Callable[[Floats, RowStates], Response | None]:
         """Return the function (x, q states) -> answers (q, ...); None if they are no states that it can answer."""
@@ -161,9 +164,9 @@ class TreeMember:
         self.rows, self.ensemble = rows, trees.ensemble_of(rows.model)
         self.respond = link_of(member, self.ensemble.forest)
 
-    def at_places(self, protocol: Declared) -> Callable[[Floats, Integers, States], Response]:
+    def at_places(self, protocol: Declared) -> AtPlaces:
         score: Score = score_cells(self.ensemble, self.rows, protocol)
-        return lambda x, order, states: self.respond(score(x, order, states))
+        return lambda x, fixed, order, states: self.respond(score(x, fixed, order, states))
 
     def at_states(self) -> Callable[[Floats, RowStates], Response | None]:
         sums = trees.state_sums(self.rows)
@@ -248,9 +251,11 @@ class LinearMember:
             return raw[:, 0] if raw.shape[1] == 1 else raw
         return np.asarray(self.plain.predict_proba(raw))
 
-    def at_places(self, protocol: Declared) -> Callable[[Floats, Integers, States], Response]:
-        def answer(x: Floats, order: Integers, states: States) -> Response:
+    def at_places(self, protocol: Declared) -> AtPlaces:
+        def answer(x: Floats, fixed: Booleans, order: Integers, states: States) -> Response:
             total, removed = sum_contributions(self.sums, x, by_column=False)  # (m, O), (m, G, O)
+            if len(fixed):
+                self.sums.spare(x, fixed, removed.transpose(1, 2, 0))
             places = order.shape[1]
             taken = np.take_along_axis(removed, order[:, :, None], axis=1)
             extents = states.severity[:, None] * states.moved
@@ -312,14 +317,17 @@ class AskedMember:
         step = rows_within(ASKED_BYTES, self.rows.width, copies=4)
         return np.concatenate([self.ask(cells_of(slice(i, min(i + step, n)))) for i in range(0, max(n, 1), step)])
 
-    def at_places(self, protocol: Declared) -> Callable[[Floats, Integers, States], Response]:
-        def answer(x: Floats, order: Integers, states: States) -> Response:
+    def at_places(self, protocol: Declared) -> AtPlaces:
+        def answer(x: Floats, fixed: Booleans, order: Integers, states: States) -> Response:
             rank = np.full((len(x), self.rows.n_groups), order.shape[1])  # a group's place; the others move together
             np.put_along_axis(rank, order, np.arange(order.shape[1])[None], axis=1)
             rank = np.minimum(rank, self.rows.n_groups - 1)
             moved = states.moved[:, rank].astype(bool).reshape(-1, self.rows.n_groups)
             owner = np.tile(np.arange(len(x)), len(states.severity))
             every = RowStates(owner, moved, np.repeat(states.severity, len(x)))
+            if len(fixed):
+                by_column = every.moved[:, self.rows.column_group] & ~fixed[owner]
+                every = replace(every, moved=by_column, by_column=True)
             return self._ask_many(len(every), lambda part: self.rows.stressed(x, every.some(part)))
 
         return answer
@@ -346,9 +354,11 @@ class ColumnsMember:
     def __init__(self, answers: TreeMember | LinearMember, columns: Integers) -> None:
         self.answers, self.columns, self.threads = answers, columns, answers.threads
 
-    def at_places(self, protocol: Declared) -> Callable[[Floats, Integers, States], Response]:
+    def at_places(self, protocol: Declared) -> AtPlaces:
         answer = self.answers.at_places(protocol)
-        return lambda x, order, states: answer(x[:, self.columns], order, states)
+        return lambda x, fixed, order, states: answer(
+            x[:, self.columns], fixed.take(self.columns, axis=1), order, states
+        )
 
     def at_states(self) -> Callable[[Floats, RowStates], Response | None]:
         answer = self.answers.at_states()

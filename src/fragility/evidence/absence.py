@@ -1,0 +1,111 @@
+"""Absence: evidence that is not there cannot be lost.
+
+A raw field whose value is missing in a row stays missing in every state of that row: the pipeline's imputer, or the
+model's own rule for missing values, goes on answering for it. A cell of the evidence space is *absent* if every raw
+field it comes from is missing in its row; an evidence group, if all of its cells are. No state moves an absent cell.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fragility.arrays import Booleans, Integers
+from fragility.errors import EvidenceError
+from fragility.evidence.fields import Field
+from fragility.evidence.rows import Rows
+from fragility.evidence.tracing import trace_columns
+from fragility.models.adapter import Model
+
+Fields = tuple[str, ...]
+
+
+class Spared(NamedTuple):
+    """What no state moves in m rows."""
+
+    cells: Booleans  # (m, d)
+    groups: Booleans  # (m, G) groups of which every cell is absent
+
+    def of(self, rows: Any) -> Spared:
+        """Return the same of some of the rows: positions, marks or a slice."""
+        return Spared(self.cells[rows], self.groups[rows])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Absence:
+    """The raw fields that are missing in n rows, and what that means for their cells; F fields, A sets of fields."""
+
+    missing: Booleans  # (n, F) fields in the protocol's order
+    gone: Booleans  # (n, A) sets of fields of which all are missing
+    of_column: Integers  # (d,) the set of fields that each column comes from
+    of_group: tuple[Integers, ...]  # (G,) the sets that each group's columns come from
+
+    def take(self, rows: Any) -> Absence:
+        """Return the same of some rows: positions or a slice."""
+        return replace(self, missing=self.missing[rows], gone=self.gone[rows])
+
+    def of_columns(self, columns: Integers) -> Absence:
+        """Return the same for some columns."""
+        return replace(self, of_column=self.of_column[columns])
+
+    def groups(self) -> Booleans:
+        """Return (n, G) the groups of which every cell is absent."""
+        return np.ascontiguousarray(np.transpose([self.gone[:, sets].all(axis=1) for sets in self.of_group]))
+
+    def spared(self, start: int, stop: int | None) -> Spared | None:
+        """Return what no state moves in the rows from start to stop; None if all may be moved."""
+        part = self.take(slice(start, stop))
+        return Spared(part.gone.take(self.of_column, axis=1), part.groups()) if part.gone.any() else None
+
+
+def find_absence(
+    model: Model, rows: Rows, fields: Sequence[Field], columns: Sequence[str], column_group: Integers, *, raw: bool
+) -> Absence | None:
+    """Return which fields are missing in which rows; None if none is, or it is not known what they lead to.
+
+    columns: (d,) names of the evidence space. raw: they are the raw fields.
+    """
+    missing = find_missing(rows)
+    if missing is None:
+        return None
+    origins = find_origins(model, rows.names, columns, raw=raw)
+    if origins is None:
+        return None
+    missing = missing[:, [rows.names.index(field.name) for field in fields]]
+    place = {field.name: i for i, field in enumerate(fields)}
+    sets = sorted(set(origins))
+    gone = np.stack([missing[:, [place[name] for name in names]].all(axis=1) for names in sets], axis=1)
+    of_column = np.array([sets.index(names) for names in origins], dtype=np.int64)
+    of_group = tuple(np.unique(of_column[column_group == g]) for g in range(int(column_group.max()) + 1))
+    return Absence(missing, gone, of_column, of_group)
+
+
+def find_missing(rows: Rows) -> Booleans | None:
+    """Return (n, columns) which raw values are missing; None if none is."""
+    if rows.frame is None:
+        return None
+    if isinstance(rows.native, np.ndarray) and rows.native.dtype.kind in "fiub":
+        missing = np.isnan(rows.native)
+    else:
+        missing = rows.frame.isna().to_numpy()
+    return np.asarray(missing, dtype=bool) if missing.any() else None
+
+
+_ORIGINS: weakref.WeakKeyDictionary[Model, list[Fields] | None] = weakref.WeakKeyDictionary()
+
+
+def find_origins(model: Model, names: Sequence[str], columns: Sequence[str], *, raw: bool) -> list[Fields] | None:
+    """Return (d,) the raw fields that each column of the evidence space comes from; None if that is not known."""
+    if raw or model.transformer is None:
+        return [(name,) for name in columns]
+    if model not in _ORIGINS:
+        try:
+            _ORIGINS[model] = [origin.fields for origin in trace_columns(model.transformer, names)]
+        except EvidenceError:  # groups were declared over columns that cannot be traced
+            _ORIGINS[model] = None
+    found = _ORIGINS[model]
+    return found if found is not None and len(found) == len(columns) else None
