@@ -298,6 +298,8 @@ def describe_prediction(
     thresholds: the severities at which weakened evidence flips it; None where no severity does.
     """
     opening = f"{predicted!r} at {confidence:.0%}"
+    if not path:
+        return f"{opening}, and nothing is left to lose: every field is missing"
     removals = f"the path of {len(path)} removals" if len(path) != 1 else "its one removal"
     fewer = smallest if smallest and (flip_budget is None or len(smallest) < flip_budget) else ()
     unsearched = state is None or state == NOT_SEARCHED
@@ -316,6 +318,11 @@ def describe_prediction(
         return f"{opening}, and no loss of whole groups flips it{weakened}"
     text = f"{opening}, and {removals} does not flip it{weakened}"
     return f"{text}; {ONE_WAY}" if unsearched else text
+
+
+def describe_missing(fields: Sequence[str]) -> str | None:
+    """Return `already missing: age and purpose`, of fields without a value; None if there are none."""
+    return f"already missing: {join_names(list(fields), SHOWN_FIELDS)}" if fields else None
 
 
 def none_up_to(size: int) -> str:
@@ -342,13 +349,20 @@ def describe_smallest(state: str, groups: Sequence[str], count: int | None, flip
     return "; ".join(parts)
 
 
-def describe_losses(targeted: float, independent: float, common: float | None, strongest: str) -> list[tuple[str, str]]:
-    """Return how much of the margin each way of failing takes; ``common`` is None where evidence is not faded."""
+def describe_losses(
+    targeted: float, independent: float, common: float | None, strongest: str | None
+) -> list[tuple[str, str]]:
+    """Return how much of the margin each way of failing takes.
+
+    common: None where evidence is not faded; strongest: None where nothing is left to lose.
+    """
     cost = f"{independent:.0%} of the margin" if independent < 1.0 else f"{independent:.1f} times the margin"
     losses = {
         "targeted": f"{targeted:.0%} of the margin lost along the path, on average",
-        "independent": f"losing one group at a time costs {cost} in total; {strongest} costs the most",
+        "independent": f"losing one group at a time costs {cost} in total",
     }
+    if strongest is not None:
+        losses["independent"] += f"; {strongest} costs the most"
     if common is not None:
         losses["common"] = f"{common:.0%} of the margin lost as all evidence fades, on average"
     return [(LOSS_NAMES[way], text) for way, text in losses.items()]

@@ -27,7 +27,8 @@ from fragility.protocol import Protocol
 PUBLIC = [
     "id", "predicted", "confidence", "margin", "flip_budget", "flipped", "rcma", "fds",
     "exposure", "independent_loss", "common_loss", "lambda_attenuate_all", "lambda_attenuate_top1",
-    "path", "path_margin", "path_predicted", "path_collapse", "fade_margin", "one_step_drop", "digest",
+    "path", "path_margin", "path_predicted", "path_collapse", "fade_margin", "one_step_drop", "already_missing",
+    "digest",
 ]  # fmt: skip
 
 
@@ -203,7 +204,7 @@ def test_table_and_claims_are_inverses(certs: Certificates) -> None:
 
 MEASURED = {
     "predicted", "confidence", "flip_budget", "flipped", "thresholds", "path", "path_margin", "path_predicted",
-    "fade_margin", "one_step_drop", "one_step_confidence_drop",
+    "fade_margin", "one_step_drop", "one_step_confidence_drop", "already_missing",
 }  # fmt: skip
 
 
@@ -258,6 +259,7 @@ def test_rows_are_hashed_as_the_format_says(certs: Certificates, ids: str, monke
         data += struct.pack(f"<{len(faded)}d", *faded)
         data += (np.rint(claims.one_step_drop[i] / units) + 0.0).astype("<f8").tobytes()
         data += (np.rint(claims.one_step_confidence_drop[i] * 2**20) + 0.0).astype("<f8").tobytes()
+        data += claims.already_missing[i].astype("u1").tobytes()
         assert digests[i] == hashlib.sha256(context + data).digest()
     monkeypatch.setattr("fragility.certificates.claims.BLOCK_BYTES", 1500)
     assert row_digests(claims, context, units) == digests

@@ -257,8 +257,9 @@ def claims_from(trace: Trace, rows: EvidenceRows, protocol: Protocol) -> Claims:
     path_predicted = np.column_stack([trace.predicted, trace.path_predicted[:, 1:]])
     drop = trace.margin[:, None] - trace.one_step_margin
     confidence_drop = trace.confidence[:, None] - trace.one_step_confidence
+    missing = np.zeros((len(rows.ids), len(protocol.fields)), dtype=bool)
     if rows.absent is not None:  # a model that rounds by the shape of its batch may differ from itself
-        absent = rows.absent.groups()
+        absent, missing = rows.absent.groups(), rows.absent.missing
         drop, confidence_drop = np.where(absent, 0.0, drop), np.where(absent, 0.0, confidence_drop)
     measured = {
         "predicted": trace.predicted,
@@ -275,6 +276,7 @@ def claims_from(trace: Trace, rows: EvidenceRows, protocol: Protocol) -> Claims:
         confidence=np.minimum(trace.confidence, 1.0),
         path=trace.order,
         one_step_confidence_drop=confidence_drop,
+        already_missing=missing,
         **measured,
         **derived_claims(measured, protocol),
     )

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fragility.certificates.claims import PER_STEP
+from fragility.certificates.claims import ALONG_THE_PATH, PER_STEP, present_path
 from fragility.certificates.intervals import IntervalsDeclaration, intervals_of_row
 from fragility.certificates.lattice import FAILURE_FIELDS, LatticeDeclaration
 from fragility.certificates.modes import ModeCost, ModesDeclaration, costs_of_row
@@ -21,6 +21,7 @@ from fragility.wording import (
     describe_curve,
     describe_failure,
     describe_losses,
+    describe_missing,
     describe_mode,
     describe_prediction,
     describe_smallest,
@@ -68,13 +69,16 @@ class Certificate:
     thresholds : mapping of str to float or None
         lambda* by operator; None where no severity flips.
     path : tuple of str
-        Names of the groups in order of removal.
+        Names of the groups in order of removal, as many as the protocol's depth or as are there.
     path_margin, path_predicted, path_collapse : tuple
         The margin, the class and the share of the margin lost after 0, 1, 2 ... removals.
     fade_margin : tuple of float
         The margin as all evidence fades, by severity, as far as the prediction holds.
     one_step_drop, one_step_confidence_drop : mapping of str to float
         How much margin, and how much confidence, each group alone carries.
+    already_missing : tuple of str
+        The raw fields that hold no value in this row. They stay as they are in every state, and are in no path, set or
+        probability; a group of which nothing is there is not on ``path``.
     digest : str
         Of this row's claims.
     smallest_state : str or None
@@ -129,6 +133,7 @@ class Certificate:
     fade_margin: tuple[float, ...]
     one_step_drop: Mapping[str, float]
     one_step_confidence_drop: Mapping[str, float]
+    already_missing: tuple[str, ...]
     digest: str
     smallest_state: str | None = None
     smallest_size: int | None = None
@@ -179,6 +184,8 @@ class Certificate:
             raise CertificateError(f"flipped and flip_budget of row {row['id']!r} contradict each other")
         steps: dict[str, Any] = {name: tuple(row.get(name, ())) for name in PER_STEP}  # none in a summary
         by_group = {name: dict(zip(protocol.group_names, steps[name], strict=False)) for name in PER_STEP[-2:]}
+        path = present_path(row, protocol)
+        along = {name: steps[name][: len(path) + 1] for name in ALONG_THE_PATH}
         block: dict[str, Any] = {}
         if declared is not None:
             names = BLOCK_FIELDS + FAILURE_FIELDS if declared.has_failures else BLOCK_FIELDS
@@ -192,8 +199,9 @@ class Certificate:
         return cls(
             **{name: row[name] for name in PLAIN_FIELDS},
             thresholds={operator: row[f"lambda_{operator}"] for operator in protocol.operators},
-            path=tuple(row["path"]),
-            **{**steps, **by_group},
+            path=path,
+            already_missing=tuple(row["already_missing"]),
+            **{**steps, **along, **by_group},
             **block,
         )
 
@@ -225,7 +233,8 @@ class Certificate:
         Returns
         -------
         str
-            What was predicted, how surely, what it would take to flip it, and how likely that is where it is known.
+            What was predicted, how surely, what it would take to flip it, how likely that is where it is known, and
+            which fields were missing to begin with.
         """
         what = describe_prediction(
             self.predicted,
@@ -238,7 +247,8 @@ class Certificate:
             self.thresholds.values(),
         )
         chance = self.chance()
-        return what if chance is None else f"{what}; {chance}"
+        missing = describe_missing(self.already_missing)
+        return "; ".join(told for told in (what, chance, missing) if told is not None)
 
     def chance(self) -> str | None:
         """Return how likely the decision is lost, in words; None where the audit was given no rates.
@@ -327,7 +337,8 @@ class Certificate:
             The way and its loss: the strongest groups first, each group on its own, and all together where the protocol
             has ``attenuate_all``.
         """
-        return describe_losses(self.rcma, self.independent_loss, self.common_loss, self.path[0])
+        strongest = self.path[0] if self.path else None
+        return describe_losses(self.rcma, self.independent_loss, self.common_loss, strongest)
 
     __str__ = __repr__ = story
 

@@ -39,6 +39,7 @@ PER_STEP = (
     *("path_margin", "path_predicted", "path_collapse", "fade_margin"),
     *("one_step_drop", "one_step_confidence_drop"),
 )
+ALONG_THE_PATH = PER_STEP[:3]
 FORMAT = "fragility-certificates/1"
 PROBABILITY_UNIT = 2.0**-20
 # The claims that are hashed, as their bytes follow on the context and the id.
@@ -54,6 +55,7 @@ LAYOUT = (
     ("fade_margin", "<f8"),
     ("one_step_drop", "<f8"),
     ("one_step_confidence_drop", "<f8"),
+    ("already_missing", "u1"),
 )
 NUMBERS = ("confidence", "margin", "rcma", "fds", "exposure", "independent_loss")  # one per row, never null
 IN_RESOLUTION = ("path_margin", "fade_margin", "one_step_drop")
@@ -106,6 +108,7 @@ class Claims(RowArrays):
     fade_margin: Floats  # (n, |Lambda|) NaN from lambda* of attenuate_all on; (n, 0) without that operator
     one_step_drop: Floats  # (n, G)
     one_step_confidence_drop: Floats  # (n, G)
+    already_missing: Booleans  # (n, F) raw fields without a value, which no state removes
 
 
 MEASURED = ("predicted", "margin", "path_margin", "path_predicted", "thresholds", "fade_margin", "one_step_drop")
@@ -152,8 +155,11 @@ def contradictions(claims: Claims, protocol: Protocol, extent: Extent = "full") 
         "path": (ordered[:, 1:] == ordered[:, :-1]).any(axis=1),  # a group twice
         "thresholds": ~(np.isin(claims.thresholds, protocol.severities) | np.isposinf(claims.thresholds)),
     }
+    absent = find_absent_groups(claims.already_missing, protocol)
+    wrong["path"] |= _find_misplaced(claims.path, absent)
     if extent == "full":
         wrong |= {
+            "one_step_drop": ((claims.one_step_drop != 0.0) | (claims.one_step_confidence_drop != 0.0)) & absent,
             "path_margin": claims.path_margin[:, 0] != claims.margin,
             "path_predicted": claims.path_predicted[:, 0] != claims.predicted,
         }
@@ -163,6 +169,35 @@ def contradictions(claims: Claims, protocol: Protocol, extent: Extent = "full") 
     return [
         (int(i), name) for name, bad in wrong.items() for i in np.flatnonzero(bad if bad.ndim == 1 else bad.any(axis=1))
     ]
+
+
+def find_absent_groups(already_missing: Booleans, protocol: Protocol) -> Booleans:
+    """Return (n, G) the groups of which nothing is there, as far as a protocol tells: they are last on every path.
+
+    already_missing: (n, F). A group of which the protocol does not tell the fields is taken for present.
+    """
+    names = field_names(protocol)
+    absent = np.zeros((len(already_missing), len(protocol.groups)), dtype=bool)
+    for g, own in enumerate(protocol.group_fields):
+        if own:
+            absent[:, g] = already_missing[:, [names.index(name) for name in own]].all(axis=1)
+    return absent
+
+
+def present_path(row: Mapping[str, Any], protocol: Protocol) -> tuple[str, ...]:
+    """Return the path of one row of a table without the groups at its end of which nothing is there."""
+    missing = set(row["already_missing"])
+    if not missing:
+        return tuple(row["path"])
+    fields_of = dict(zip(protocol.group_names, protocol.group_fields, strict=True))
+    return tuple(name for name in row["path"] if not fields_of[name] or not missing.issuperset(fields_of[name]))
+
+
+def _find_misplaced(path: Integers, absent: Booleans) -> Booleans:
+    """Return (n,) where an absent group stands on the path before one that is there, or in place of one."""
+    gone = np.take_along_axis(absent, path, axis=1)
+    too_early = (gone[:, :-1] & ~gone[:, 1:]).any(axis=1)
+    return np.asarray(too_early | ((~gone).sum(axis=1) < np.minimum((~absent).sum(axis=1), path.shape[1])))
 
 
 def find_differing(stated: npt.NDArray[Any], implied: npt.NDArray[Any]) -> Booleans:
@@ -276,6 +311,7 @@ def schema_of(
         *((f"lambda_{operator}", number) for operator in protocol.operators),
         ("path", list_of(pa.string())),
         *((name, list_of(label if name == "path_predicted" else number)) for name in PER_STEP),
+        ("already_missing", list_of(pa.string())),
         ("digest", pa.string()),
         *block,
     ]
@@ -305,6 +341,7 @@ def table_of(
         "path": lists_per_row(claims.path, groups),
         "path_predicted": lists_per_row(claims.path_predicted, labels),
         "fade_margin": lists_of(pa.array(claims.fade_margin[known]), known.sum(axis=1)),
+        "already_missing": sets_of_names(claims.already_missing, field_names(protocol)),
         "digest": pa.array(map(digest_text, digests), type=pa.string()),
     }
     for operator, values in zip(protocol.operators, claims.thresholds.T, strict=True):
@@ -325,6 +362,31 @@ def lists_per_row(values: npt.NDArray[Any], names: pa.Array | None = None) -> pa
     """Return a list per row of the values, or of the names at these places."""
     items = pa.array(values.ravel())
     return lists_of(items if names is None else names.take(items), np.full(len(values), values.shape[1]))
+
+
+def field_names(protocol: Protocol) -> tuple[str, ...]:
+    return tuple(field.name for field in protocol.fields)
+
+
+def sets_of_names(members: Booleans, names: Sequence[str]) -> pa.Array:
+    """Return a list per row of the names that are marked; members (n, names)."""
+    places = pa.array(np.nonzero(members)[1])
+    return lists_of(pa.array(names, type=pa.string()).take(places), members.sum(axis=1))
+
+
+def read_sets_of_names(table: pa.Table, name: str, names: Sequence[str], what: str) -> Booleans:
+    """Return (n, names) which names a column of lists has; a list must have them in declared order, each once."""
+    column = whole_column(table, name)
+    members = column.flatten()
+    if members.null_count:
+        raise CertificateError(f"column {name!r} of the certificate table holds nulls")
+    place = indices_of(members, names, name)
+    row = np.repeat(np.arange(len(column)), pc.list_value_length(column).to_numpy(zero_copy_only=False))
+    if ((np.diff(place) <= 0) & (np.diff(row) == 0)).any():
+        raise CertificateError(f"column {name!r} of the certificate table does not name {what} in declared order")
+    found = np.zeros((len(column), len(names)), dtype=bool)
+    found[row, place] = True
+    return found
 
 
 def lists_of(items: pa.Array, lengths: npt.NDArray[Any]) -> pa.Array:
@@ -367,6 +429,7 @@ def claims_of(
         thresholds=np.stack(thresholds, axis=1) if thresholds else np.empty((n, 0)),
         path=path,
         **steps,
+        already_missing=read_sets_of_names(table, "already_missing", field_names(protocol), "fields"),
     )
 
 

@@ -31,12 +31,14 @@ from fragility.certificates.claims import (
     Claims,
     RowArrays,
     context_digest,
+    find_absent_groups,
     float_column,
     hash_rows,
     indices_of,
     list_of,
     lists_of,
     nullable_column,
+    read_sets_of_names,
     whole_column,
 )
 from fragility.errors import CertificateError
@@ -181,7 +183,7 @@ def lattice_claims_of(table: pa.Table, declaration: LatticeDeclaration, protocol
         ids=tuple(whole_column(table, "id").to_pylist()),
         smallest_state=indices_of(whole_column(table, "smallest_state"), declaration.states(), "smallest_state"),
         smallest_size=_read_integers(table, "smallest_size"),
-        smallest_set=_read_sets(table, protocol.group_names),
+        smallest_set=read_sets_of_names(table, "smallest_set", protocol.group_names, "groups"),
         smallest_count=_read_integers(table, "smallest_count"),
         **failures,
     )
@@ -193,21 +195,6 @@ def _read_integers(table: pa.Table, name: str) -> Integers:
     if (values[np.asarray(column.is_valid())] < 0).any():
         raise CertificateError(f"column {name!r} of the certificate table holds a number below 0")
     return values
-
-
-def _read_sets(table: pa.Table, names: Sequence[str]) -> Booleans:
-    """Return (n, G); a set must name its groups in declared order, each once."""
-    column = whole_column(table, "smallest_set")
-    members = column.flatten()
-    if members.null_count:
-        raise CertificateError("column 'smallest_set' of the certificate table holds nulls")
-    group = indices_of(members, names, "smallest_set")
-    row = np.repeat(np.arange(len(column)), pc.list_value_length(column).to_numpy(zero_copy_only=False))
-    if ((np.diff(group) <= 0) & (np.diff(row) == 0)).any():
-        raise CertificateError("column 'smallest_set' of the certificate table does not name groups in declared order")
-    sets = np.zeros((len(column), len(names)), dtype=bool)
-    sets[row, group] = True
-    return sets
 
 
 # --- digests ------------------------------------------------------------------------------------------------
@@ -309,12 +296,13 @@ def lattice_contradictions(
     found = np.isin(states, FOUND)
     none = np.isin(states, (NONE_AT_ALL, none_up_to(declaration.max_size)))
     size, count = block.smallest_size, block.smallest_count
+    absent = find_absent_groups(claims.already_missing, protocol)
     most = np.array([math.comb(len(protocol.groups), max(int(k), 0)) for k in size])
     wrong = {
         "smallest_size": (found != (size != ABSENT))
         | (found & ((size != block.smallest_set.sum(axis=1)) | (size < 1) | (size > declaration.max_size)))
         | ((states == MINIMUM) & claims.flipped & (size > claims.flip_budget)),
-        "smallest_set": ~found & block.smallest_set.any(axis=1),
+        "smallest_set": (~found & block.smallest_set.any(axis=1)) | (block.smallest_set & absent).any(axis=1),
         "smallest_count": np.select(
             [states == MINIMUM, none], [(count == 0) | (count > most), count != 0], count != ABSENT
         ),

@@ -8,7 +8,7 @@ field it comes from is missing in its row; an evidence group, if all of its cell
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -63,17 +63,16 @@ class Absence:
 
 
 def find_absence(
-    model: Model, rows: Rows, fields: Sequence[Field], columns: Sequence[str], column_group: Integers, *, raw: bool
+    rows: Rows, fields: Sequence[Field], column_group: Integers, find_origins: Callable[[], list[Fields] | None]
 ) -> Absence | None:
     """Return which fields are missing in which rows; None if none is, or it is not known what they lead to.
 
-    columns: (d,) names of the evidence space. raw: they are the raw fields.
+    find_origins: gives the raw fields that each column of the evidence space comes from, where that is known; it is
+    asked where some field is missing.
     """
     missing = find_missing(rows)
-    if missing is None:
-        return None
-    origins = find_origins(model, rows.names, columns, raw=raw)
-    if origins is None:
+    origins = None if missing is None else find_origins()
+    if missing is None or origins is None:
         return None
     missing = missing[:, [rows.names.index(field.name) for field in fields]]
     place = {field.name: i for i, field in enumerate(fields)}
@@ -95,17 +94,26 @@ def find_missing(rows: Rows) -> Booleans | None:
     return np.asarray(missing, dtype=bool) if missing.any() else None
 
 
-_ORIGINS: weakref.WeakKeyDictionary[Model, list[Fields] | None] = weakref.WeakKeyDictionary()
+def find_origins(transformer: Any, names: Sequence[str], columns: Sequence[str], *, raw: bool) -> list[Fields] | None:
+    """Return (d,) the raw fields that each column of the evidence space comes from; None if that is not known.
 
-
-def find_origins(model: Model, names: Sequence[str], columns: Sequence[str], *, raw: bool) -> list[Fields] | None:
-    """Return (d,) the raw fields that each column of the evidence space comes from; None if that is not known."""
-    if raw or model.transformer is None:
+    names: of the raw fields, as a fitted transformer (or None) takes them. columns: of the space. raw: they are fields.
+    """
+    if raw or transformer is None:
         return [(name,) for name in columns]
-    if model not in _ORIGINS:
-        try:
-            _ORIGINS[model] = [origin.fields for origin in trace_columns(model.transformer, names)]
-        except EvidenceError:  # groups were declared over columns that cannot be traced
-            _ORIGINS[model] = None
-    found = _ORIGINS[model]
-    return found if found is not None and len(found) == len(columns) else None
+    try:
+        found = [origin.fields for origin in trace_columns(transformer, names)]
+    except EvidenceError:  # groups were declared over columns that cannot be traced
+        return None
+    return found if len(found) == len(columns) else None
+
+
+_ORIGINS: weakref.WeakKeyDictionary[Model, dict[bool, list[Fields] | None]] = weakref.WeakKeyDictionary()
+
+
+def origins_of(model: Model, names: Sequence[str], columns: Sequence[str], *, raw: bool) -> list[Fields] | None:
+    """Return the same for a model; traced once."""
+    known = _ORIGINS.setdefault(model, {})
+    if raw not in known:
+        known[raw] = find_origins(model.transformer, names, columns, raw=raw)
+    return known[raw]

@@ -12,7 +12,7 @@ import pandas as pd
 
 from fragility.arrays import Booleans, Floats, Integers
 from fragility.errors import Advice, DataError, EvidenceError, FragilityError, ModelError, ProtocolError, first_line
-from fragility.evidence.absence import Absence, find_absence
+from fragility.evidence.absence import Absence, find_absence, origins_of
 from fragility.evidence.agreement import BATCH_ROWS, check_steady
 from fragility.evidence.bound import EvidenceRows, EvidenceSpace, to_floats
 from fragility.evidence.codec import RawCodec, answers_alike, call_model, dense, keeps_columns, same_answers, transform
@@ -213,7 +213,8 @@ def bind_fitting_rows(model: Model, rows: Rows, space: EvidenceSpace) -> Evidenc
 def absence_of(model: Model, rows: Rows, space: EvidenceSpace) -> Absence | None:
     """Return which raw fields are missing in which rows, and what that means in the space; None if none is."""
     names = [column.name for column in space.columns]
-    return find_absence(model, rows, space.fields, names, space.column_group, raw=space.space == "raw")
+    raw = space.space == "raw"
+    return find_absence(rows, space.fields, space.column_group, lambda: origins_of(model, rows.names, names, raw=raw))
 
 
 @dataclass(frozen=True, eq=False)

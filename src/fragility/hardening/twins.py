@@ -38,6 +38,7 @@ from fragility.arrays import MEBIBYTE, Booleans, Floats, Integers, is_count, is_
 from fragility.canonical import row_digests
 from fragility.errors import Advice, EvidenceError, ProtocolError
 from fragility.evidence import blend
+from fragility.evidence.absence import Absence, find_absence, find_origins
 from fragility.evidence.codec import RawCodec, as_matrix, dense
 from fragility.evidence.modes import NOISE_STEPS, tabulate_catalogue, values_frame
 from fragility.evidence.rows import Rows, native_like, stacked
@@ -187,6 +188,7 @@ class TwinMaker:
     restore: Callable[[Any], Any]
     handed: Any  # the estimator's input for the rows, if ``restore`` would run the preprocessing again; else None
     lent: LentValues | None  # what a wrong group takes; None without the mode
+    absent: Absence | None  # what is missing in the rows, and stays so
 
     @classmethod
     def of(
@@ -205,6 +207,13 @@ class TwinMaker:
                 f"{undeclared[0]!r}; fit one that declares it"
             )
         wrong = "wrong" in plan.modes
+        columns, raw_space = [column.name for column in protocol.columns], protocol.space == "raw"
+        absent = find_absence(
+            rows,
+            protocol.fields,
+            protocol.column_group,
+            lambda: find_origins(transformer, rows.names, columns, raw=raw_space),
+        )
         if protocol.space == "transformed":
 
             def encode(table: pd.DataFrame) -> Floats:
@@ -216,7 +225,7 @@ class TwinMaker:
             kept = sp.issparse(handed) or isinstance(handed, np.ndarray)  # the stack already has that form
             same = (lambda stack: stack) if kept else restore
             lent = LentValues.of(protocol, rows, encode) if wrong else None
-            return cls(plan, protocol, removed, matrix, baseline, np.isnan(baseline), same, None, lent)
+            return cls(plan, protocol, removed, matrix, baseline, np.isnan(baseline), same, None, lent, absent)
         if rows.frame is None:
             raise ProtocolError("the raw evidence space needs a table or dense array, got a sparse matrix")
         values = {column.name: column.baseline for column in protocol.columns}
@@ -240,12 +249,14 @@ class TwinMaker:
             restore_fields,
             None if transformer is None else handed,
             LentValues.of(protocol, rows, lambda table: codec.encode(table)[:, place]) if wrong else None,
+            absent,
         )
 
     def stack_twins(self, kept: Integers, keys: Words) -> Any:
         """Return the estimator's input for the rows at ``kept`` and for their twins, copy by copy."""
         matrix = self.matrix if len(kept) == self.matrix.shape[0] else self.matrix[kept]
-        n, blocks = len(kept), self._twin_blocks(matrix, keys[kept])
+        absent = None if self.absent is None else self.absent.take(kept)
+        n, blocks = len(kept), self._twin_blocks(matrix, absent, keys[kept])
         if sp.issparse(matrix):
             self._check_sparse_size(matrix)
             stack = sp.vstack([matrix, *(sp.csr_matrix(block, dtype=matrix.dtype) for block in blocks)], format="csr")
@@ -261,7 +272,7 @@ class TwinMaker:
         # Preprocessing may code the rows it was fitted on in a way of its own, so those are taken as they came.
         return stacked(take(self.handed, kept), self.restore(stack[n:]))
 
-    def _twin_blocks(self, matrix: Any, keys: Words) -> Iterator[Floats]:
+    def _twin_blocks(self, matrix: Any, absent: Absence | None, keys: Words) -> Iterator[Floats]:
         """Yield the twins of some rows at a time, dense, copy by copy."""
         n, width = matrix.shape
         step = rows_within(BLOCK_BYTES, width, copies=3)
@@ -269,7 +280,10 @@ class TwinMaker:
             degrade = {"lost": self._lose, "wrong": self._lend, "noisy": self._disturb}[self.plan.mode_of(copy)]
             for start in range(0, n, step):
                 x = matrix[start : start + step]
-                yield degrade(x.toarray() if sp.issparse(x) else x, keys[start : start + step], copy)
+                x = x.toarray() if sp.issparse(x) else x
+                twins = degrade(x, keys[start : start + step], copy)
+                spared = None if absent is None else absent.spared(start, start + step)
+                yield twins if spared is None else np.where(spared.cells, x, twins)
 
     def _lose(self, x: Floats, keys: Words, copy: int) -> Floats:
         """Return rows x (m, d) in which struck groups are lost, all of the way or part of it."""

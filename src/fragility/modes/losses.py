@@ -24,7 +24,7 @@ import pandas as pd
 from fragility.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats, Integers, rows_within
 from fragility.engines.choice import prepare_answers
 from fragility.errors import Advice, DataError, ProtocolError
-from fragility.evidence import EvidenceRows, RowStates
+from fragility.evidence import EvidenceRows, RowStates, Spared
 from fragility.evidence.agreement import original_class
 from fragility.evidence.modes import (
     NOISE_DIRECTIONS,
@@ -379,7 +379,7 @@ def losses_of_rows(
     step = rows_within(byte_budget, rows.width + 4 * rows.n_classes * max(len(plan.units) for plan in plans), copies=4)
     for start in range(0, n, step):
         part = slice(start, min(start + step, n))
-        x = rows.dense(part.start, part.stop)
+        x, spared = rows.dense(part.start, part.stop), rows.spared(part.start, part.stop)
         if at_once:
             p = rows.own_probabilities(part.start, x)
         else:
@@ -390,16 +390,19 @@ def losses_of_rows(
         for plan in plans:
             drop, flips = (array[part] for array in found[plan.mode])
             if plan.mode == "outage":
-                _add_events(plan, x, original, margin[part], (drop, flips), byte_budget)
+                _add_events(plan, x, spared, original, margin[part], (drop, flips), byte_budget)
                 continue
             if at_once:
-                _add_at_once(plan, part, x, original, margin[part], (drop, flips))
+                _add_at_once(plan, part, x, spared, original, margin[part], (drop, flips))
                 rounds: Iterable[Round] = ()
             else:
                 rounds = plan.rounds(part, x)
             for cells, unit, asked, weight in rounds:
-                p = rows.value_answers(x, cells, unit, asked, byte_budget)
+                p = _answer_values(rows, x, spared, Round(cells, unit, asked, weight), byte_budget)
                 lost, flipped = _observe(p, original, margin[part], rows, protocol)
+                if spared is not None:  # a unit that is missing in a row has no values there
+                    absent = _find_absent_units(spared, unit, asked)
+                    lost, flipped = np.where(absent, 0.0, lost), flipped & ~absent
                 drop[:, asked] += (weight[:, None] * lost).T
                 flips[:, asked] += (weight[:, None] * flipped).T
             drop /= plan.total
@@ -420,8 +423,37 @@ def weigh_loss(mode: str, margin: Floats, drop: Floats) -> Floats:
     return independent_loss(margin, drop, UNIT_WEIGHTS.get(mode, 1.0))
 
 
+def _find_absent_units(spared: Spared, unit: Integers, asked: Integers) -> Booleans:
+    """Return (k, m) the units asked about of which every cell is absent; unit: (d,) of each column, or (k, d)."""
+    own = np.broadcast_to(unit, (len(asked), unit.shape[-1])) == asked[:, None]
+    return np.array([spared.cells[:, columns].all(axis=1) for columns in own]).reshape(len(asked), -1)
+
+
+def _answer_values(rows: EvidenceRows, x: Floats, spared: Spared | None, one: Round, byte_budget: int) -> Floats:
+    """Return ``value_answers`` of rows x (m, d); of a unit that is missing in part, what is there changes.
+
+    For a unit that is missing altogether the answer says nothing.
+    """
+    cells, unit, asked, _ = one
+    p = rows.value_answers(x, cells, unit, asked, byte_budget)
+    if spared is not None:
+        some = np.array([spared.cells[:, unit == own].any(axis=1) for own in asked]).reshape(len(asked), -1)
+        those = np.flatnonzero((some & ~_find_absent_units(spared, unit, asked)).any(axis=0))
+        if len(those):
+            fixed, own = spared.cells[those], x[those]
+            changed = np.where(fixed, own, cells if cells.ndim == 1 else cells[those])
+            p[:, those] = rows.value_answers(own, changed, unit, asked, byte_budget)
+    return p
+
+
 def _add_at_once(
-    plan: Plan, part: slice, x: Floats, original: Integers, margin: Floats, into: tuple[Floats, Floats]
+    plan: Plan,
+    part: slice,
+    x: Floats,
+    spared: Spared | None,
+    original: Integers,
+    margin: Floats,
+    into: tuple[Floats, Floats],
 ) -> None:
     """Add what all values of a mode cost rows x (m, d), which are those of ``part``, with one question to the model."""
     rounds, rows = list(plan.rounds(part, x)), plan.rows
@@ -429,9 +461,13 @@ def _add_at_once(
     place = np.repeat(np.arange(len(rounds)), [len(each.asked) for each in rounds])
     cells = np.stack([np.atleast_2d(each.cells) for each in rounds], axis=1)[:, place]  # (m, k, d), or (1, k, d)
     unit = np.stack([each.unit for each in rounds])[place]  # (k, d)
-    copies = np.where(unit == asked[:, None], cells, x[:, None])
+    changed = unit == asked[:, None]  # (k, d)
+    copies = np.where(changed if spared is None else changed & ~spared.cells[:, None], cells, x[:, None])
     p = rows.predict_copies(x, copies).reshape(len(x), -1, rows.n_classes).swapaxes(0, 1)
     lost, flipped = _observe(p, original, margin, rows, plan.protocol)
+    if spared is not None:
+        absent = _find_absent_units(spared, unit, asked)
+        lost, flipped = np.where(absent, 0.0, lost), flipped & ~absent
     for total, own in zip(into, (lost, flipped), strict=True):
         np.add.at(total.T, asked, weight[:, None] * own)
 
@@ -445,11 +481,17 @@ def _observe(
 
 
 def _add_events(
-    plan: Plan, x: Floats, original: Integers, margin: Floats, into: tuple[Floats, Floats], byte_budget: int
+    plan: Plan,
+    x: Floats,
+    spared: Spared | None,
+    original: Integers,
+    margin: Floats,
+    into: tuple[Floats, Floats],
+    byte_budget: int,
 ) -> None:
     """Add what recorded events cost rows x (m, d), to their only unit."""
     for removed, weight in zip(plan.events, plan.counts / plan.counts.sum(), strict=True):
-        states = RowStates(np.arange(len(x)), np.tile(removed, (len(x), 1)))
+        states = RowStates(np.arange(len(x)), np.tile(removed, (len(x), 1))).sparing(spared, plan.rows.column_group)
         p = plan.rows.answers(x, states, byte_budget)
         lost, flipped = _observe(p[None], original, margin, plan.rows, plan.protocol)
         into[0][:, 0] += weight * lost[0]

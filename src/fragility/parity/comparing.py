@@ -200,7 +200,7 @@ class _Comparison:
             np.repeat(clean.p_b[:, None], groups, axis=1),
             np.ones((m, groups), dtype=bool),
         )
-        for g, block in enumerate(self.listed.list_lost(x)):
+        for g, block in enumerate(self.listed.list_lost(part, x)):
             self._enqueue(block, lost, g)
         self._flush()
         self._note_cleared(clean, lost[2])
@@ -209,8 +209,10 @@ class _Comparison:
         for block in self.listed.list_modes(part, x):
             self._enqueue(block)
         sides = (clean.p_a, lost[0], self.pair.a), (clean.p_b, lost[1], self.pair.b)
-        orders = [self._order(*side) for side in sides]
-        for block in self.listed.list_paths(x, orders):
+        spared = self.rows.spared(part.start, part.stop)
+        absent = None if spared is None else spared.groups
+        orders = [self._order(*side, absent) for side in sides]
+        for block in self.listed.list_paths(part, x, orders):
             self._enqueue(block)
         self._flush()
 
@@ -223,13 +225,16 @@ class _Comparison:
         self._offer(Block(change, self.listed.layout, np.arange(len(x)), x), outcome, places, x)
         return outcome
 
-    def _order(self, p: Floats, lost: Floats, artefact: Artefact) -> Integers:
-        """Return (m, G) the removal order by one model; -1 in a row for which it refused a state."""
+    def _order(self, p: Floats, lost: Floats, artefact: Artefact, absent: Booleans | None) -> Integers:
+        """Return (m, G) the removal order by one model; -1 in a row for which it refused a state.
+
+        absent: (m, G) groups that are missing in a row.
+        """
         original = predicted_class(np.nan_to_num(p, nan=1.0), self.protocol.resolution, artefact.offset)
         reading, smoothing = self.protocol.reading, self.protocol.smoothing
         own = reading_margin(p, original, reading, artefact.offset, smoothing)
         drops = own[:, None] - reading_margin(lost, original[:, None], reading, artefact.offset, smoothing)
-        order = removal_order(np.nan_to_num(drops), self.protocol.resolution)
+        order = removal_order(np.nan_to_num(drops), self.protocol.resolution, absent)
         order[np.isnan(drops).any(axis=1)] = -1
         return order
 

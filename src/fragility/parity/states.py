@@ -19,7 +19,7 @@ from fragility.arrays import Booleans, Floats, Integers
 from fragility.errors import EvidenceError, FragilityError, ModelError, ProtocolError
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.evidence.baselines import with_values
-from fragility.evidence.binding import RawLayout
+from fragility.evidence.binding import RawLayout, absence_of
 from fragility.evidence.fields import conform_rows
 from fragility.evidence.modes import NOISE_DIRECTIONS, NOISE_STEPS
 from fragility.evidence.replacements import find_replacements, value_text
@@ -153,6 +153,7 @@ class StateList:
             model=model,
             source=fitting,
             encode=layout.encode,
+            absent=absence_of(model, fitting, space),
         )
         return cls(bound, layout, missing, protocol)
 
@@ -173,12 +174,16 @@ class StateList:
         catalogue = sum(len(entry.values) for entry in self.protocol.modes.catalogue)
         return self.protocol.states_per_row + catalogue + (2 + len(NOISE_STEPS)) * self.rows.width
 
-    def list_lost(self, x: Floats) -> Iterator[Block]:
-        """Yield rows x (m, d) with each group lost; a row that lies at the baseline already has no such state."""
+    def list_lost(self, part: slice, x: Floats) -> Iterator[Block]:
+        """Yield rows x (m, d), those of a part, with each group lost.
+
+        A row that lies at the baseline already has no such state, nor one in which the group is missing.
+        """
+        target = self.rows.targets(x, self.rows.spared(part.start, part.stop))
         columns = {column.name: column.baseline for column in self.protocol.columns}
         for g, group in enumerate(self.protocol.groups):
             change = Change("lost", group.name, _write_values(group.columns, [columns[c] for c in group.columns]))
-            yield self._block(change, x, np.where(self.rows.column_group == g, self.rows.baseline, x))
+            yield self._block(change, x, np.where(self.rows.column_group == g, target, x))
 
     def list_missing(self, part: slice) -> Iterator[Block]:
         """Yield the rows of a part with each field missing."""
@@ -193,11 +198,14 @@ class StateList:
     def list_modes(self, part: slice, x: Floats) -> Iterator[Block]:
         """Yield rows x (m, d), those of a part, with the values of the declared failure modes."""
         noisy = noisy_columns(self.protocol)
+        spared = self.rows.spared(part.start, part.stop)
+        fixed = np.zeros(x.shape, dtype=bool) if spared is None else spared.cells
         for plan in self._plans:
             if plan.mode == "outage":
                 for removed in plan.events:
                     names = [n for n, gone in zip(self.protocol.group_names, removed, strict=True) if gone]
                     states = RowStates(np.arange(len(x)), np.tile(removed, (len(x), 1)))
+                    states = states.sparing(spared, self.rows.column_group)
                     change = Change("outage", " + ".join(names), "baseline")
                     yield self._block(change, x, self.rows.stressed(x, states))
                 continue
@@ -206,7 +214,7 @@ class StateList:
                     # a unit of noise is a column and a direction, which the value tells
                     name = noisy[u // len(NOISE_DIRECTIONS)] if plan.mode == "noisy" else plan.units[u]
                     change = Change(plan.mode, name, self._write_value(plan.mode, int(u), r))
-                    yield self._block(change, x, np.where(unit == u, cells, x))
+                    yield self._block(change, x, np.where((unit == u) & ~fixed, cells, x))
 
     def _write_value(self, mode: str, u: int, r: int) -> str:
         modes = self.protocol.modes
@@ -216,19 +224,22 @@ class StateList:
             return f"{NOISE_STEPS[r] * modes.noise:+g} standard deviations"
         return value_text(modes.sentinels[u].values[r])
 
-    def list_paths(self, x: Floats, orders: list[Integers]) -> Iterator[Block]:
-        """Yield rows x (m, d) along removal paths, from the second step on, and at each severity of the operators.
+    def list_paths(self, part: slice, x: Floats, orders: list[Integers]) -> Iterator[Block]:
+        """Yield rows x (m, d) of a part along removal paths, from the second step on, and at each severity.
 
         orders: one (m, G) for each model; -1 in a row that has no path.
         """
+        spared = self.rows.spared(part.start, part.stop)
+        target = self.rows.targets(x, spared)
         for removed, change in self._list_removed(orders):
             gone = removed[:, self.rows.column_group]
-            yield self._block(change, x, np.where(gone, self.rows.baseline, x))
+            yield self._block(change, x, np.where(gone, target, x))
         for operator in self.protocol.operators:
             width = operator_width(operator, self.rows.n_groups)
             for faded in _distinct([_first(order, width) for order in orders]):
                 for severity in self.protocol.severities:
                     states = RowStates(np.arange(len(x)), faded, np.full(len(x), severity))
+                    states = states.sparing(spared, self.rows.column_group)
                     change = Change("faded", operator, f"severity {severity:g}")
                     yield self._block(change, x, self.rows.stressed(x, states))
 

@@ -21,6 +21,7 @@ import pyarrow as pa
 import fragility.report.summary as summary
 from fragility.arrays import Floats, Integers
 from fragility.certificates import Audit, BaselineComparison, ModesDeclaration
+from fragility.certificates.claims import present_path
 from fragility.certificates.comparison import differences_between, rows_by_id
 from fragility.certificates.dependence import name_stability
 from fragility.certificates.flips import settled_within
@@ -292,7 +293,7 @@ def _read_case(row: Row, protocol: Protocol, classes: Sequence[str], modes: Mode
         flips_to = str(row["path_predicted"][row["flip_budget"]])
     elif row["flipped"] and len(others) == 1:
         flips_to = others[0]
-    smallest = None
+    smallest, path = None, present_path(row, protocol)
     if "smallest_state" in row:
         smallest = summary.SmallestSet(
             state=row["smallest_state"],
@@ -310,8 +311,9 @@ def _read_case(row: Row, protocol: Protocol, classes: Sequence[str], modes: Mode
         fds=row["fds"],
         flip_budget=row["flip_budget"],
         flipped=row["flipped"],
-        path=tuple(row["path"]),
-        margins=tuple(row["path_margin"]) if "path_margin" in row else None,
+        path=path,
+        already_missing=tuple(row["already_missing"]),
+        margins=tuple(row["path_margin"][: len(path) + 1]) if "path_margin" in row else None,
         flips_to=flips_to,
         thresholds={operator: row[f"lambda_{operator}"] for operator in protocol.operators},
         smallest=smallest,

@@ -22,6 +22,7 @@ from fragility.wording import (
     describe_failure,
     describe_guarantee,
     describe_holding,
+    describe_missing,
     describe_operator,
     describe_prediction,
     describe_rule,
@@ -360,7 +361,7 @@ def describe_accuracy(audit: AuditNumbers, found: Accuracy) -> tuple[str, str]:
 def describe_case(case: Case) -> str:
     """Return one sentence for someone who decides about a case."""
     found = case.smallest
-    return describe_prediction(
+    told = describe_prediction(
         shorten_name(case.predicted),
         case.confidence,
         [shorten_name(name) for name in case.path],
@@ -370,6 +371,8 @@ def describe_case(case: Case) -> str:
         None if found is None else found.state,
         case.thresholds.values(),
     )
+    missing = describe_missing([shorten_name(name) for name in case.already_missing])
+    return told if missing is None else f"{told}; {missing}"
 
 
 def describe_search(case: Case, numbers: LatticeNumbers | None) -> str | None:

@@ -199,6 +199,7 @@ class Case:
     flip_budget: int
     flipped: bool
     path: tuple[str, ...]
+    already_missing: tuple[str, ...]  # fields without a value
     margins: tuple[float, ...] | None  # None where the audit holds summary claims only
     flips_to: str | None
     thresholds: Mapping[str, float | None]

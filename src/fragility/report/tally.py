@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 import fragility.report.summary as summary
 from fragility.arrays import Booleans, Floats, Integers
@@ -40,7 +41,7 @@ LOSS_TOP = {"targeted": 1.0, "independent": 4.0, "common": 1.0}
 PIECE_ROWS = 1 << 16
 PLAIN = (
     *("id", "predicted", "confidence", "margin", "flip_budget", "flipped"),
-    *("rcma", "fds", "exposure", "independent_loss", "common_loss", "path"),
+    *("rcma", "fds", "exposure", "independent_loss", "common_loss", "path", "already_missing"),
 )
 SEARCHED = ("smallest_state", "smallest_size", "smallest_set", "smallest_count")
 FAILURES = ("failure_probability", "failure_low", "failure_high", "failure_exact")
@@ -212,7 +213,9 @@ class SetTally:
 
     def _add_groups(self, piece: Piece) -> None:
         path, budget, g = piece.path, piece.budget, len(self.first)
-        self.first += np.bincount(path[:, 0], minlength=g)
+        missing = piece.table.column("already_missing").combine_chunks()
+        some = np.asarray(pc.list_value_length(missing)) < len(self.protocol.fields)  # a row of gaps has no path
+        self.first += np.bincount(path[some, 0], minlength=g)
         if self.alone_exact and piece.drops is not None:
             self.alone += (piece.margin[:, None] - piece.drops < -self.resolution).sum(axis=0)
         else:

@@ -16,6 +16,7 @@ import pyarrow as pa
 from markupsafe import Markup, escape
 
 from fragility.certificates import Certificate, Certificates, Manifest, ModesDeclaration
+from fragility.certificates.claims import present_path
 from fragility.certificates.modes import costs_of_row
 from fragility.drawing.curve import draw_curve_svg
 from fragility.protocol import Protocol
@@ -33,6 +34,7 @@ from fragility.wording import (
     MODE_WORDS,
     describe_curve,
     describe_flip,
+    describe_missing,
     describe_operator,
     describe_prediction,
     describe_smallest,
@@ -266,7 +268,7 @@ def tell_story(row: Mapping[str, Any], queued: QueuedCase, protocol: Protocol, m
     thresholds = tuple((describe_operator(name), row[f"lambda_{name}"]) for name in operators)
     has_steps = all(name in row for name in STEPS)
     cert = Certificates(pa.Table.from_pylist([dict(row)]), protocol, manifest)[0] if has_steps else None
-    path = tuple(str(name) for name in row["path"])
+    path = present_path(row, protocol)
     curve: Markup | None = None
     steps: tuple[Step, ...] = ()
     if cert:
@@ -278,7 +280,7 @@ def tell_story(row: Mapping[str, Any], queued: QueuedCase, protocol: Protocol, m
         label = describe_curve(cert.id, cert.sentence())
         curve = Markup(draw_curve_svg(cert.curve, label, width=640.0, height=236.0, styled=False))
     return Story(
-        sentence=f"Predicted {cert.sentence() if cert else _summarise(queued, row)}.",
+        sentence=f"Predicted {cert.sentence() if cert else _summarise(queued, row, path)}.",
         curve=curve,
         steps=steps,
         drops=_list_drops(cert) if cert else (),
@@ -304,18 +306,20 @@ def _tell_modes(row: Mapping[str, Any], declared: ModesDeclaration) -> tuple[Mod
     return tuple(told)
 
 
-def _summarise(queued: QueuedCase, row: Mapping[str, Any]) -> str:
+def _summarise(queued: QueuedCase, row: Mapping[str, Any], path: Sequence[str]) -> str:
     """Say what flips a prediction whose certificate was written without its steps."""
-    return describe_prediction(
+    told = describe_prediction(
         queued.label,
         queued.confidence,
-        row["path"],
+        path,
         queued.flip_budget if queued.flipped else None,
         queued.flips_to,
         row.get("smallest_set") or (),
         row.get("smallest_state"),
         [value for name, value in row.items() if name.startswith("lambda_")],
     )
+    missing = describe_missing(row["already_missing"])
+    return told if missing is None else f"{told}; {missing}"
 
 
 def _list_drops(cert: Certificate) -> tuple[tuple[str, float, float, float, float], ...]:

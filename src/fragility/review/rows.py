@@ -178,10 +178,10 @@ class WhatIf:
         with self.use(place) as rows:
             both = np.stack([np.zeros_like(severity), severity])
             states = RowStates(np.zeros(2, dtype=np.int64), both > 0.0, both)
-            p = rows.answers(rows.dense(), states)
+            p = rows.answers(rows.dense(), states.sparing(rows.spared(), rows.column_group))
             if changed is not None:
                 other = self._bind(place, changed)
-                p[1] = other.answers(other.dense(), states)[1]
+                p[1] = other.answers(other.dense(), states.sparing(other.spared(), other.column_group))[1]
         original = original_class(rows, p[:1], protocol.resolution)
         predicted = int(state_prediction(p[1:], original, protocol.resolution, rows.offset)[0])
         margins = reading_margin(p, original[[0, 0]], protocol.reading, rows.offset, protocol.smoothing)

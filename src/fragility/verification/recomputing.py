@@ -21,7 +21,7 @@ from fragility.auditing.baselines import bound_under
 from fragility.auditing.certifying import PartAuditor, claims_from
 from fragility.auditing.lattice import add_chances, claims_of_sets, failures_of, lattice_of_rows
 from fragility.certificates import Claims, LatticeDeclaration
-from fragility.certificates.claims import PER_STEP, digest_text, row_digests
+from fragility.certificates.claims import PER_STEP, digest_text, field_names, row_digests
 from fragility.certificates.lattice import FAILURE_FIELDS, LatticeClaims, lattice_claims_of
 from fragility.certificates.manifest import Tolerance
 from fragility.certificates.modes import modes_claims_of
@@ -45,7 +45,7 @@ from fragility.verification.integrity import audit_context
 from fragility.verification.outcome import Check, Difference, Recheck, find_differences
 from fragility.wording import MINIMUM, NONE_AT_ALL, join_names, none_up_to
 
-EXACT = ("predicted", "flip_budget", "flipped", "thresholds", "path", "path_predicted")
+EXACT = ("predicted", "flip_budget", "flipped", "thresholds", "path", "path_predicted", "already_missing")
 ASKED_ALONE = 32  # states that the model is asked about one by one
 ASKED_STATES = 1024  # per row: how often the model itself is asked about what an engine claims
 DISAGREEMENT = 1e-9  # of probabilities: sums of the same terms in another order
@@ -137,6 +137,7 @@ def compare_claims(
     """
     allowed = claim_tolerances(fresh, protocol, tolerance)
     names = {"path": protocol.group_names, "predicted": classes, "path_predicted": classes}
+    fields = field_names(protocol)
     summary = claimed.path_margin.shape[1] == 0
     out: list[Difference] = []
     for name in Claims.__dataclass_fields__:
@@ -144,7 +145,9 @@ def compare_claims(
             continue
         a, b = getattr(claimed, name), getattr(fresh, name)
         limit = None if name in EXACT else allowed[name] if a.ndim == 1 else allowed[name][:, None]
-        show = partial(_names_at, names[name]) if name in names else None
+        show: Callable[[Any], Any] | None = partial(_names_at, names[name]) if name in names else None
+        if name == "already_missing":
+            show = lambda marked: [fields[f] for f in np.flatnonzero(marked)]  # noqa: E731
         out += find_differences(claimed.ids, name, a, b, limit, show)
     return out
 
