@@ -39,15 +39,17 @@ def setting(request):
 
 def greedy_budget(rows, protocol):
     """k* from the definition: one-step drops, path, first flip."""
-    x, groups = rows.dense(0, len(rows)), protocol.column_group
+    x, groups, spared = rows.dense(0, len(rows)), protocol.column_group, rows.spared()
+    target = rows.targets(x, spared)  # the raw rows lack some values, which cannot be lost
 
     def margins(removed):  # (n, G) bool
-        return support_margin(rows.predict(np.where(removed[:, groups], rows.baseline, x)), original)
+        return support_margin(rows.predict(np.where(removed[:, groups], target, x)), original)
 
     original = predicted_class(rows.predict(x), protocol.resolution)
     empty = np.zeros((len(rows), rows.n_groups), dtype=bool)
     one_step = np.column_stack([margins(empty | (np.arange(rows.n_groups) == g)) for g in range(rows.n_groups)])
-    order = removal_order(margins(empty)[:, None] - one_step, protocol.resolution)
+    last = None if spared is None else spared.groups
+    order = removal_order(margins(empty)[:, None] - one_step, protocol.resolution, last)
     rank = np.argsort(order, axis=1)
     path = np.column_stack([margins(rank < k) for k in range(protocol.depth + 1)])
     return flip_budget(path < -protocol.resolution)
@@ -57,9 +59,10 @@ def test_exact_equals_enumeration(setting):
     model, X, protocol = setting
     rows = bind(model, X, protocol)
     found = failing_sets_of_rows(rows, protocol, method="exact", max_size=3)
+    target = np.broadcast_to(rows.targets(rows.dense(), rows.spared()), (len(rows), rows.width))
     for r in range(6):
         size, groups = naive_ranking.naive_exact(
-            rows.dense(r, r + 1)[0], rows.predict, rows.baseline, protocol.column_group.tolist(), rows.n_groups, 3,
+            rows.dense(r, r + 1)[0], rows.predict, target[r], protocol.column_group.tolist(), rows.n_groups, 3,
             protocol.resolution,
         )  # fmt: skip
         assert found.size[r] == size
@@ -76,7 +79,8 @@ def test_a_reported_set_really_fails(setting):
         found = failing_sets_of_rows(rows, protocol, method=method)
         hit = np.flatnonzero(found.found)
         assert len(hit) > 5
-        states = np.where(found.removed[hit][:, protocol.column_group], rows.baseline, x[hit])
+        target = np.broadcast_to(rows.targets(x, rows.spared()), x.shape)[hit]
+        states = np.where(found.removed[hit][:, protocol.column_group], target, x[hit])
         margins = support_margin(rows.predict(states), original[hit])
         assert (margins < -protocol.resolution).all()
         assert found.margin[hit] == pytest.approx(margins, abs=1e-9)
