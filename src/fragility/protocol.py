@@ -383,13 +383,6 @@ class Protocol:
         """(d,) index of each column's group."""
         return self.evidence.column_group
 
-    @cached_property
-    def group_fields(self) -> tuple[tuple[str, ...], ...]:
-        """(G,) the raw fields that each group is made from; empty where the protocol does not tell."""
-        if self.space == "raw":
-            return tuple(group.columns for group in self.groups)
-        return tuple((group.name,) if self.grouping == "raw-origin" else () for group in self.groups)
-
     @property
     def fading(self) -> int | None:
         """Which operator is attenuate_all; None if there is none, and then no common loss."""

@@ -172,16 +172,10 @@ def contradictions(claims: Claims, protocol: Protocol, extent: Extent = "full") 
 
 
 def find_absent_groups(already_missing: Booleans, protocol: Protocol) -> Booleans:
-    """Return (n, G) the groups of which nothing is there, as far as a protocol tells: they are last on every path.
-
-    already_missing: (n, F). A group of which the protocol does not tell the fields is taken for present.
-    """
-    names = field_names(protocol)
-    absent = np.zeros((len(already_missing), len(protocol.groups)), dtype=bool)
-    for g, own in enumerate(protocol.group_fields):
-        if own:
-            absent[:, g] = already_missing[:, [names.index(name) for name in own]].all(axis=1)
-    return absent
+    """Return (n, G) the groups of which nothing is there: they are last on every path; already_missing: (n, F)."""
+    names, fields_of = field_names(protocol), protocol.evidence.group_fields
+    places = [[names.index(name) for name in fields_of[group]] for group in protocol.group_names]
+    return np.stack([already_missing[:, own].all(axis=1) for own in places], axis=1)
 
 
 def present_path(row: Mapping[str, Any], protocol: Protocol) -> tuple[str, ...]:
@@ -189,8 +183,8 @@ def present_path(row: Mapping[str, Any], protocol: Protocol) -> tuple[str, ...]:
     missing = set(row["already_missing"])
     if not missing:
         return tuple(row["path"])
-    fields_of = dict(zip(protocol.group_names, protocol.group_fields, strict=True))
-    return tuple(name for name in row["path"] if not fields_of[name] or not missing.issuperset(fields_of[name]))
+    fields_of = protocol.evidence.group_fields
+    return tuple(name for name in row["path"] if not missing.issuperset(fields_of[name]))
 
 
 def _find_misplaced(path: Integers, absent: Booleans) -> Booleans:

@@ -7,19 +7,15 @@ field it comes from is missing in its row; an evidence group, if all of its cell
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fragility.arrays import Booleans, Integers
-from fragility.errors import EvidenceError
 from fragility.evidence.fields import Field
 from fragility.evidence.rows import Rows
-from fragility.evidence.tracing import trace_columns
-from fragility.models.adapter import Model
 
 Fields = tuple[str, ...]
 
@@ -63,22 +59,21 @@ class Absence:
 
 
 def find_absence(
-    rows: Rows, fields: Sequence[Field], column_group: Integers, find_origins: Callable[[], list[Fields] | None]
+    rows: Rows, fields: Sequence[Field], column_fields: Sequence[Fields], column_group: Integers
 ) -> Absence | None:
-    """Return which fields are missing in which rows; None if none is, or it is not known what they lead to.
+    """Return which fields are missing in which rows, and so which cells of the evidence space; None if none is.
 
-    find_origins: gives the raw fields that each column of the evidence space comes from, where that is known; it is
-    asked where some field is missing.
+    column_fields: (d,) the raw fields that each column of the space is made from.
     """
     missing = find_missing(rows)
-    origins = None if missing is None else find_origins()
-    if missing is None or origins is None:
+    if missing is None:
         return None
     missing = missing[:, [rows.names.index(field.name) for field in fields]]
     place = {field.name: i for i, field in enumerate(fields)}
-    sets = sorted(set(origins))
+    sets = sorted(set(column_fields))
     gone = np.stack([missing[:, [place[name] for name in names]].all(axis=1) for names in sets], axis=1)
-    of_column = np.array([sets.index(names) for names in origins], dtype=np.int64)
+    number = {names: i for i, names in enumerate(sets)}
+    of_column = np.array([number[names] for names in column_fields], dtype=np.int64)
     of_group = tuple(np.unique(of_column[column_group == g]) for g in range(int(column_group.max()) + 1))
     return Absence(missing, gone, of_column, of_group)
 
@@ -92,28 +87,3 @@ def find_missing(rows: Rows) -> Booleans | None:
     else:
         missing = rows.frame.isna().to_numpy()
     return np.asarray(missing, dtype=bool) if missing.any() else None
-
-
-def find_origins(transformer: Any, names: Sequence[str], columns: Sequence[str], *, raw: bool) -> list[Fields] | None:
-    """Return (d,) the raw fields that each column of the evidence space comes from; None if that is not known.
-
-    names: of the raw fields, as a fitted transformer (or None) takes them. columns: of the space. raw: they are fields.
-    """
-    if raw or transformer is None:
-        return [(name,) for name in columns]
-    try:
-        found = [origin.fields for origin in trace_columns(transformer, names)]
-    except EvidenceError:  # groups were declared over columns that cannot be traced
-        return None
-    return found if len(found) == len(columns) else None
-
-
-_ORIGINS: weakref.WeakKeyDictionary[Model, dict[bool, list[Fields] | None]] = weakref.WeakKeyDictionary()
-
-
-def origins_of(model: Model, names: Sequence[str], columns: Sequence[str], *, raw: bool) -> list[Fields] | None:
-    """Return the same for a model; traced once."""
-    known = _ORIGINS.setdefault(model, {})
-    if raw not in known:
-        known[raw] = find_origins(model.transformer, names, columns, raw=raw)
-    return known[raw]

@@ -12,7 +12,7 @@ import pandas as pd
 
 from fragility.arrays import Booleans, Floats, Integers
 from fragility.errors import Advice, DataError, EvidenceError, FragilityError, ModelError, ProtocolError, first_line
-from fragility.evidence.absence import Absence, find_absence, origins_of
+from fragility.evidence.absence import find_absence
 from fragility.evidence.agreement import BATCH_ROWS, check_steady
 from fragility.evidence.bound import EvidenceRows, EvidenceSpace, to_floats
 from fragility.evidence.codec import RawCodec, answers_alike, call_model, dense, keeps_columns, same_answers, transform
@@ -205,16 +205,9 @@ def bind_fitting_rows(model: Model, rows: Rows, space: EvidenceSpace) -> Evidenc
         n_classes=len(model.classes),
         source=rows,
         offset=space.decision_offset(model.classes),
-        absent=absence_of(model, rows, space),
+        absent=find_absence(rows, space.fields, space.column_fields, space.column_group),
     )
     return (_bind_raw if space.space == "raw" else _bind_transformed)(model, rows, space, common)
-
-
-def absence_of(model: Model, rows: Rows, space: EvidenceSpace) -> Absence | None:
-    """Return which raw fields are missing in which rows, and what that means in the space; None if none is."""
-    names = [column.name for column in space.columns]
-    raw = space.space == "raw"
-    return find_absence(rows, space.fields, space.column_group, lambda: origins_of(model, rows.names, names, raw=raw))
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,9 +17,9 @@ import scipy.sparse as sp
 
 from fragility.arrays import Floats, Integers
 from fragility.canonical import beyond_doubles
+from fragility.evidence.absence import find_absence
 from fragility.evidence.binding import (
     RawLayout,
-    absence_of,
     ask_labels,
     decide_by_model,
     decide_by_threshold,
@@ -125,7 +125,8 @@ class Rebinding:
         matrix = self._encode(fitting) if self.layout is not None else self._transform(fitting)
         if matrix is None:
             return None
-        absent = absence_of(self.model, fitting, self.space)
+        space = self.space
+        absent = find_absence(fitting, space.fields, space.column_fields, space.column_group)
         bound = replace(self.first, matrix=matrix, ids=rows.ids, source=rows, decided=None, own=None, absent=absent)
         return Rebound(bound, fitting, self.space)
 

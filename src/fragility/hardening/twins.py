@@ -38,7 +38,7 @@ from fragility.arrays import MEBIBYTE, Booleans, Floats, Integers, is_count, is_
 from fragility.canonical import row_digests
 from fragility.errors import Advice, EvidenceError, ProtocolError
 from fragility.evidence import blend
-from fragility.evidence.absence import Absence, find_absence, find_origins
+from fragility.evidence.absence import Absence, find_absence
 from fragility.evidence.codec import RawCodec, as_matrix, dense
 from fragility.evidence.modes import NOISE_STEPS, tabulate_catalogue, values_frame
 from fragility.evidence.rows import Rows, native_like, stacked
@@ -207,13 +207,7 @@ class TwinMaker:
                 f"{undeclared[0]!r}; fit one that declares it"
             )
         wrong = "wrong" in plan.modes
-        columns, raw_space = [column.name for column in protocol.columns], protocol.space == "raw"
-        absent = find_absence(
-            rows,
-            protocol.fields,
-            protocol.column_group,
-            lambda: find_origins(transformer, rows.names, columns, raw=raw_space),
-        )
+        absent = find_absence(rows, protocol.fields, protocol.evidence.column_fields, protocol.column_group)
         if protocol.space == "transformed":
 
             def encode(table: pd.DataFrame) -> Floats:

@@ -18,8 +18,9 @@ import numpy as np
 from fragility.arrays import Booleans, Floats, Integers
 from fragility.errors import EvidenceError, FragilityError, ModelError, ProtocolError
 from fragility.evidence import EvidenceRows, RowStates
+from fragility.evidence.absence import find_absence
 from fragility.evidence.baselines import with_values
-from fragility.evidence.binding import RawLayout, absence_of
+from fragility.evidence.binding import RawLayout
 from fragility.evidence.fields import conform_rows
 from fragility.evidence.modes import NOISE_DIRECTIONS, NOISE_STEPS
 from fragility.evidence.replacements import find_replacements, value_text
@@ -153,7 +154,7 @@ class StateList:
             model=model,
             source=fitting,
             encode=layout.encode,
-            absent=absence_of(model, fitting, space),
+            absent=find_absence(fitting, space.fields, space.column_fields, space.column_group),
         )
         return cls(bound, layout, missing, protocol)
 
