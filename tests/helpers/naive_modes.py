@@ -57,6 +57,9 @@ def mode_loss(
 ) -> dict[str, Any]:
     """units: of each unit its values, as (the cells that change, weight); the weights of a unit sum to 1.
 
+    A cell that is missing in the row stays so.
+
+
     unit_weight: of each unit in the loss, 1/2 for noise, whose units are a column and a direction.
     """
     p = list(probabilities(x))
@@ -66,7 +69,8 @@ def mode_loss(
     for values in units:
         expected, chance = [], []
         for changed, weight in values:
-            q = list(probabilities({**x, **changed}))
+            there = {name: value for name, value in changed.items() if not is_nan(x[name])}  # no values otherwise
+            q = list(probabilities({**x, **there}))
             expected.append(weight * naive_margin(q, original, reading, smoothing=smoothing))
             chance.append(weight if naive_support_margin(q, original) < -resolution else 0.0)
         drops.append(margin - math.fsum(expected))

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from naive import naive_targets
 from scipy.sparse import issparse
 from sklearn.pipeline import Pipeline
 
@@ -284,12 +285,13 @@ def test_margins_equal_one_state_at_a_time(setting):
     run = run_stress_rows(rows, protocol, Stress(draws=3, seed=1))
     for r, sample in enumerate(rows.ids):
         x = rows.dense(r, r + 1)[0]
+        gaps = X.iloc[r].isna()
+        absent = [protocol.space == "raw" and bool(gaps[c.name]) for c in protocol.columns]
+        target = naive_targets(x, rows.baseline, absent)
         p = rows.predict(x[None])[0]
         assert run.confidence[r] == p.max() and run.predicted[r] == p.argmax()
         for t in range(3):
-            state = naive_ranking.masked(
-                x, rows.baseline, layout.column_group.tolist(), layout.n_groups, 0.3, 1, sample, t
-            )
+            state = naive_ranking.masked(x, target, layout.column_group.tolist(), layout.n_groups, 0.3, 1, sample, t)
             margin = naive_ranking.naive_support_margin(rows.predict(np.asarray(state)[None])[0], p.argmax())
             assert run.draw_margin[r, 0, t] == pytest.approx(margin, rel=1e-9, abs=1e-9)
 
