@@ -5,7 +5,7 @@
 Seven data sets, three families. A unit of the failure mode `noisy` is a column and a direction. Before, it was a column
 alone: its expected loss was the mean over both directions, in which a linear score loses nothing. Both exposures follow
 from the same losses and are judged by the same labels: held-out noise of 0.3 standard deviations, under the rule
-`expected` (the mean over 16 draws) and under `any` (some draw). Under `expected` symmetric noise breaks no linear model,
+`expected` (the mean over 16 draws) and under `any` (some draw). Under `expected` noise breaks no linear model,
 so only `any` says anything about it. Means are over the units that have rows of both kinds.
 """
 
