@@ -16,6 +16,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
 
 import fragility as fg
+from fragility.auditing.auditor import Auditor
 from fragility.errors import ProtocolError
 from fragility.serving.answering import Answering
 from fragility.serving.log import ServingLog, list_audits, read_events
@@ -90,6 +91,16 @@ def test_every_type_is_answered_as_audit_does_and_logged_as_decided(made, tmp_pa
     assert [event["time"] for event in events] == sorted(event["time"] for event in events)
 
 
+def test_the_model_is_made_ready_once(made, monkeypatch) -> None:
+    model, protocol, _ = made
+    own, count = Auditor.__init__, []
+    monkeypatch.setattr(
+        Auditor, "__init__", lambda self, *given, **named: count.append(1) or own(self, *given, **named)
+    )
+    answering = Answering(fg.Model.wrap(model), protocol)
+    assert len(count) == 1 and answering.guard.auditor is answering.auditor
+
+
 def test_the_log_holds_what_stood_in_for_a_field_that_the_model_cannot_do_without(made, tmp_path) -> None:
     _, _, X = made
     pre = make_column_transformer((OneHotEncoder(), ["word"]), (SimpleImputer(strategy="median"), ["decimal", "whole"]))
@@ -151,8 +162,8 @@ def test_dates_that_are_none_are_refused_by_the_auditor(made) -> None:
 
 
 def test_schemas_name_the_types(made) -> None:
-    _, protocol, _ = made
-    document = describe_api(protocol, 10, token=False)
+    model, protocol, _ = made
+    document = describe_api(fg.Model.wrap(model), protocol, 10, token=False)
     types = {name: schema["type"][0] for name, schema in document["components"]["schemas"]["Row"]["properties"].items()}
     wanted = {"whole": "integer", "decimal": "number", "flag": "boolean", "word": "string", "day": "string"}
     assert types == {**wanted, "length": "string"} and "security" not in document

@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from html import escape
 
 import pandas as pd
 import pyarrow.parquet as pq
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 
 import fragility as fg
 from fragility.serving.answering import Answers
-from fragility.serving.batching import BatchRules
+from fragility.serving.batching import Batcher, BatchRules
 from fragility.serving.journal import JournalError
 from fragility.serving.log import SealingRules, list_audits, read_events
 from fragility.serving.requests import RequestError, RequestReader
@@ -366,7 +367,7 @@ class Slow:
     """Answers like another, slowly."""
 
     def __init__(self, inner, seconds: float = 0.3) -> None:
-        self.inner, self.protocol, self.asked, self.seconds = inner, inner.protocol, 0, seconds
+        self.inner, self.model, self.protocol, self.asked, self.seconds = inner, inner.model, inner.protocol, 0, seconds
 
     def start_at(self, when) -> None:
         pass
@@ -464,6 +465,33 @@ def test_times_do_not_go_back_after_a_restart(case, serve, answering, tmp_path, 
         assert client.post("/v1/certify", json={"row": case.rows[1]}).json()["time"] == first
 
 
+def test_times_do_not_go_back_where_a_row_comes_alone(case, serve, answering, tmp_path) -> None:
+    """A row that comes alone is written by the thread that answers, while another thread is about to write others."""
+    made = answering[0]
+    with serve(tmp_path / "log") as (_, service):
+        log, other, begun = service.log, threading.Event(), threading.Event()
+        own, batcher = log.append, Batcher(made, service.log, BatchRules(), service.metrics)
+
+        def append(*entries):
+            if not begun.is_set():  # the first to come is held up
+                begun.set()
+                other.wait(0.5)
+            own(*entries)
+            other.set()
+
+        log.append = append
+        reader = RequestReader(case.protocol, 10)
+        rows = [reader.read(json.dumps({"row": row}).encode(), "certify").rows for row in case.rows[:2]]
+        entries = [made.answer("certify", asked).to_entry(asked) for asked in rows]
+        first = batcher._begin_writing(entries[0], alone=False)
+        assert begun.wait(20)
+        second = batcher._begin_writing(entries[1], alone=True)
+        first.result(20), second.result(20)
+        del log.append
+    times = [time for batch in read_events(tmp_path / "log", ["time"]) for time in batch.column("time").to_pylist()]
+    assert len(times) == 2 and times == sorted(times)
+
+
 def test_a_broken_log_is_not_ready(case, serve, tmp_path, monkeypatch) -> None:
     def fail(*_):
         raise OSError(5, "Input/output error")
@@ -541,7 +569,11 @@ def test_the_description_names_every_field(case, serve) -> None:
         assert all(f"<td>{field.name}</td>" in page.text for field in case.protocol.fields)
         assert all(f"<td><code>{name}</code></td>" in page.text for name in one["properties"])
         assert "<script" not in page.text and "https://" not in page.text and 'name="viewport"' in page.text
-        assert "default-src 'none'" in page.headers["content-security-policy"]
+        policy = page.headers["content-security-policy"]
+        assert "default-src 'none'" in policy and 'href="data:,"' in page.text and "img-src data:" in policy
+        model = fg.Model.wrap(case.model)
+        assert escape(model.kind) in page.text and model.fingerprint in page.text and case.protocol.digest in page.text
+        assert document["info"]["x-model"] == {"kind": model.kind, "fingerprint": model.fingerprint}
 
 
 def test_the_event_loop_stays_responsive(case, serve, answering) -> None:

@@ -147,12 +147,10 @@ def test_a_log_that_cannot_be_sealed_at_the_end_is_said_so(case, home, tmp_path)
     assert ids_of(log) == ["x"] and check_verifies(case, log) == 1
 
 
-@pytest.fixture
-def connect(case, serve, monkeypatch) -> Iterator[Callable[[], socket.socket]]:
-    """Return `connect()`, a connection to a server in this process that waits half a second for heads."""
-    monkeypatch.setattr("fragility.serving.server.HEAD_SECONDS", 0.5)
-    monkeypatch.setattr("fragility.serving.server.MOST_CONNECTIONS", 3)
-    with serve() as (client, _), listen("127.0.0.1", 0) as listening:
+@contextmanager
+def listen_in_process(serve, **guards) -> Iterator[Callable[[], socket.socket]]:
+    """Yield `connect()`, a connection to a server in this process."""
+    with serve(**guards) as (client, _), listen("127.0.0.1", 0) as listening:
         config = uvicorn.Config(client.app, http=Connection, log_level="error", lifespan="off")
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
@@ -162,6 +160,15 @@ def connect(case, serve, monkeypatch) -> Iterator[Callable[[], socket.socket]]:
             yield lambda: opened.enter_context(socket.create_connection(address, timeout=20))
         server.should_exit = True
         thread.join()
+
+
+@pytest.fixture
+def connect(case, serve, monkeypatch) -> Iterator[Callable[[], socket.socket]]:
+    """Return `connect()`, a connection to a server in this process that waits half a second for heads."""
+    monkeypatch.setattr("fragility.serving.server.HEAD_SECONDS", 0.5)
+    monkeypatch.setattr("fragility.serving.server.MOST_CONNECTIONS", 3)
+    with listen_in_process(serve) as connect:
+        yield connect
 
 
 def read_refusal(connection: socket.socket) -> dict:
@@ -216,6 +223,87 @@ def test_connections_are_bounded(connect) -> None:
         assert b"200 OK" in connection.recv(65536)
     told = "3 connections are open; try again"
     assert read_refusal(connect()) == {"status": 503, "code": "overloaded", "message": told}
+
+
+TOKEN = "a-token-of-32-letters-and-digits"
+POST = b"POST /v1/check HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+KINDS = {
+    401: POST + b"Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n",
+    415: POST + b"Authorization: Bearer %b\r\nContent-Length: 1000\r\n\r\n" % TOKEN.encode(),
+    413: POST
+    + b"Authorization: Bearer %b\r\nContent-Type: application/json\r\nContent-Length: 9999999\r\n\r\n" % TOKEN.encode(),
+    504: POST
+    + b"Authorization: Bearer %b\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n" % TOKEN.encode(),
+    400: POST + b"Authorization: Bearer %b\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n" % TOKEN.encode(),
+}
+
+
+def drip(connection: socket.socket, seconds: float) -> bytes:
+    """Send a byte of a body now and then; return what came back, which ends when the server closes the connection."""
+    said, until = b"", time.monotonic() + seconds
+    connection.settimeout(0.05)
+    while time.monotonic() < until:
+        with suppress(TimeoutError):
+            try:
+                piece = connection.recv(65536)
+            except ConnectionResetError:
+                return said
+            if not piece:
+                return said
+            said += piece
+        with suppress(OSError):
+            connection.sendall(b"x")
+    raise AssertionError(f"the connection is open after {seconds:g} seconds; it said {said[:20]!r}")
+
+
+@pytest.mark.parametrize("status", KINDS)
+def test_a_refused_client_cannot_keep_its_connection(serve, monkeypatch, status) -> None:
+    """Nor others out: with two connections at a time, health checks are answered while strangers drip."""
+    monkeypatch.setattr("fragility.serving.server.MOST_CONNECTIONS", 3)
+    monkeypatch.setattr("fragility.serving.guards.DRAIN_SECONDS", 0.3)
+    with listen_in_process(serve, token=TOKEN, most_seconds=0.5) as connect:
+        strangers = [connect(), connect()]
+        for connection in strangers:
+            connection.sendall(KINDS[status])
+        for connection in strangers:
+            said = drip(connection, 10.0)
+            assert said.startswith(b"HTTP/1.1 %d " % status) and b"connection: close" in said.lower()
+        healthy = connect()
+        healthy.sendall(HEAD + b"\r\n")
+        assert b"200 OK" in healthy.recv(65536)
+
+
+def test_a_body_that_nobody_reads_does_not_keep_a_connection(serve, monkeypatch) -> None:
+    """A health check needs no token, and its body is not read."""
+    monkeypatch.setattr("fragility.serving.server.HEAD_SECONDS", 0.5)
+    with listen_in_process(serve, token=TOKEN) as connect:
+        connection = connect()
+        connection.sendall(HEAD + b"Content-Length: 1000\r\n\r\n")
+        assert drip(connection, 10.0).startswith(b"HTTP/1.1 200 OK")
+
+
+def test_an_answer_that_is_never_read_does_not_keep_a_connection(case, serve, monkeypatch) -> None:
+    monkeypatch.setattr("fragility.serving.server.UNREAD_SECONDS", 0.4)
+    seen: list[Connection] = []
+    made = Connection.connection_made
+    monkeypatch.setattr(Connection, "connection_made", lambda self, *given: seen.append(self) or made(self, *given))
+    monkeypatch.setattr("fragility.serving.app.render_page", lambda *_: "x" * 2**24)  # more than the system takes
+    with listen_in_process(serve) as connect:
+        connection = connect()
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline and (not seen or seen[0] in seen[0].connections):
+            time.sleep(0.05)
+        assert seen and seen[0] not in seen[0].connections
+
+
+def test_a_client_reads_why_its_large_request_is_refused(serve) -> None:
+    """Its body is taken in, up to a bound, before the connection is closed."""
+    with listen_in_process(serve, most_bytes=1000) as connect:
+        connection = connect()
+        head = POST + b"Content-Type: application/json\r\nContent-Length: 300000\r\n\r\n"
+        connection.sendall(head + b" " * 300_000)
+        assert read_refusal(connection)["code"] == "too_large"
 
 
 def kill_under_load(case, home: Path, log: Path, after: float, first: int) -> set[str]:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from fragility.auditing.auditor import Auditor
 from fragility.certificates import Certificates, Manifest
 from fragility.certificates.claims import schema_of
 from fragility.deciding.guard import Guard
@@ -60,11 +59,16 @@ class Answering:
         engine: str = "auto",
     ) -> None:
         self.protocol, self._training = protocol, training
-        self.auditor = Auditor(model, protocol, engine=engine)
         conditional = training is not None
         self.guard = Guard(model, protocol, policy, rates, training=training, conditional=conditional, engine=engine)
+        self.auditor = self.guard.auditor  # made ready once for both
         self._columns = schema_of(protocol, self.guard.model.classes, _TEXT).names
         self._last = dt.datetime.min.replace(tzinfo=dt.UTC)
+
+    @property
+    def model(self) -> Model:
+        """The model, wrapped."""
+        return self.guard.model
 
     def warm_up(self) -> Manifest:
         """Answer once about a row; return the manifest of its certificate.

@@ -29,8 +29,8 @@ from fragility.serving.requests import Asked, AskedRow, Kind, RequestError, Requ
 SEAL_POLL = 0.5  # seconds between two looks at whether the log is to be sealed
 MOST_ROWS = 1000
 NAMES = {"check": "check", "certify": "certificate"}
-# The page about the endpoints has a style of its own and nothing else.
-PAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; frame-ancestors 'none'"
+# The page about the endpoints has a style and an empty icon of its own, and nothing else.
+PAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; frame-ancestors 'none'"
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ def create_app(answering: Answering, log: ServingLog | None, rules: ServiceRules
     service = Service(answering, log, rules)
     off: dict[str, Any] = {"docs_url": None, "redoc_url": None, "openapi_url": None, "redirect_slashes": False}
     app = FastAPI(title="fragility serve", lifespan=service.live, **off)
-    document = describe_api(answering.protocol, rules.most_rows, token=rules.guards.token is not None)
+    document = describe_api(answering.model, answering.protocol, rules.most_rows, token=rules.guards.token is not None)
     page = render_page(answering.protocol, document)
 
     @app.post("/v1/check", response_model=None)

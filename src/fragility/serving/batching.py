@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import threading
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -77,6 +78,7 @@ class Batcher:
         self._came = asyncio.Event()
         self._answerer, self._writer = ThreadPoolExecutor(1, "answer"), ThreadPoolExecutor(1, "journal")
         self._unwritten: deque[tuple[LogEntry, Future[None]]] = deque()
+        self._writing = threading.Lock()  # entries are written in the order in which they were answered
         self._room = asyncio.Semaphore(UNWRITTEN)
         self._task: asyncio.Task[None] | None = None
         self._finishing: set[asyncio.Task[None]] = set()
@@ -209,17 +211,18 @@ class Batcher:
     def _write(self) -> None:
         """Write all entries that wait to the journal, with one wait for the disk."""
         assert self.log is not None
-        waiting = [self._unwritten.popleft() for _ in range(len(self._unwritten))]
-        if not waiting:  # written together with the ones before
-            return
-        try:
-            self.log.append(*(entry for entry, _ in waiting))
-        except Exception as error:
-            for _, written in waiting:
-                written.set_exception(_withhold(error))
-        else:
-            for _, written in waiting:
-                written.set_result(None)
+        with self._writing:
+            waiting = [self._unwritten.popleft() for _ in range(len(self._unwritten))]
+            if not waiting:  # written together with the ones before
+                return
+            try:
+                self.log.append(*(entry for entry, _ in waiting))
+            except Exception as error:
+                for _, written in waiting:
+                    written.set_exception(_withhold(error))
+            else:
+                for _, written in waiting:
+                    written.set_result(None)
 
     # --- in the event loop ----------------------------------------------------------------------------------
 

@@ -7,7 +7,8 @@
     content   a POST holds JSON, and no more bytes than declared
     time      reading the body and answering take no longer than declared
 
-Every refusal is JSON of one shape.
+Every refusal is JSON of one shape, and the last thing that is sent on its connection: a client that goes on sending
+would otherwise keep it open.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import ipaddress
 import json
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -26,6 +28,7 @@ from typing import Any
 from fragility.review.guards import HEADERS, Application, Message, Receive, Scope, Send
 from fragility.serving.requests import RequestError
 
+DRAIN_SECONDS, DRAIN_BYTES = 1.0, 2**24  # what a refused client may still send, so that it can read why
 OPEN_PATHS = ("/healthz", "/readyz")  # health checks send no token
 HOST = re.compile(r"(?:\[(?P<six>[0-9a-f:.]+)\]|(?P<name>[^:\[\]@,\s]+))(?::\d{1,5})?")
 JSON = "application/json"
@@ -73,7 +76,7 @@ class ServiceGuards:
         try:
             self._check(scope, headers)
             async with asyncio.timeout(self.rules.most_seconds):
-                body = await self._read_body(receive)
+                body = await self._read_body(receive) if scope["method"] == "POST" else b""
                 waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
                 async def replay() -> Message:
@@ -85,12 +88,25 @@ class ServiceGuards:
                 told = f"the request took longer than {self.rules.most_seconds:g} seconds; send fewer rows"
                 await self._refuse(answer, RequestError(504, "timeout", told))
         except RequestError as error:
+            if "expect" not in headers:  # such a client sends nothing before it is told to
+                await self._drain(receive)
             await self._refuse(answer, error)
+
+    async def _drain(self, receive: Receive) -> None:
+        """Read what a client has sent already; closing before would take the answer from it."""
+        size, more = 0, True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(DRAIN_SECONDS):
+                while more and size < DRAIN_BYTES:
+                    message = await receive()
+                    size += len(message.get("body", b""))
+                    more = message["type"] != "http.disconnect" and message.get("more_body", False)
 
     async def _refuse(self, send: Send, error: RequestError) -> None:
         self._count(error.code)
         body = json.dumps(error.to_dict(), ensure_ascii=False).encode()
-        headers = {"content-type": JSON, "content-length": str(len(body)), **extra_headers(error)}
+        headers = {"content-type": JSON, "content-length": str(len(body)), "connection": "close"}
+        headers |= extra_headers(error)
         raw = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
         await send({"type": "http.response.start", "status": error.status, "headers": raw})
         await send({"type": "http.response.body", "body": body})
@@ -98,6 +114,9 @@ class ServiceGuards:
     # --- the checks, in order -------------------------------------------------------------------------------
 
     def _check(self, scope: Scope, headers: Mapping[str, str]) -> None:
+        if "transfer-encoding" in headers and "content-length" in headers:  # a proxy may take the other one
+            told = "send Content-Length or Transfer-Encoding, not both"
+            raise RequestError(400, "two_lengths", told)
         if self._token is None:
             self._check_local(headers)
         elif scope["path"] not in OPEN_PATHS:

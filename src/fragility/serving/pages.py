@@ -6,6 +6,7 @@ import json
 from html import escape
 from typing import Any
 
+from fragility.models import Model
 from fragility.protocol import Protocol
 from fragility.serving.requests import Kind, example_row, field_schema, request_schema, row_schema
 from fragility.version import __version__
@@ -18,11 +19,11 @@ STYLE = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#1b1f24}"
     "table{border-collapse:collapse}td,th{border:1px solid #ccc;padding:.2rem .6rem;text-align:left}"
     "td code{white-space:nowrap}p code{overflow-wrap:anywhere}pre{background:#f4f4f4;padding:.8rem;overflow:auto}"
-    "div{overflow:auto}"
+    "div{overflow:auto}h1+p code{overflow-wrap:anywhere}"
 )
 
 
-def describe_api(protocol: Protocol, most_rows: int, *, token: bool) -> dict[str, Any]:
+def describe_api(model: Model, protocol: Protocol, most_rows: int, *, token: bool) -> dict[str, Any]:
     """Return the OpenAPI document of a server."""
     error = {"$ref": "#/components/schemas/Error"}
     refused = {"description": "One sentence about what is wrong.", "content": {"application/json": {"schema": error}}}
@@ -53,7 +54,12 @@ def describe_api(protocol: Protocol, most_rows: int, *, token: bool) -> dict[str
         paths[path] = {"get": {"summary": summary, "responses": {"200": {"description": "Yes."}, "default": refused}}}
     document: dict[str, Any] = {
         "openapi": "3.1.0",
-        "info": {"title": "fragility serve", "version": __version__},
+        "info": {
+            "title": "fragility serve",
+            "version": __version__,
+            "x-model": {"kind": model.kind, "fingerprint": model.fingerprint},
+            "x-protocol": protocol.digest,
+        },
         "paths": paths,
         "components": {"schemas": {"Row": row_schema(protocol), "Error": _ERROR}},
     }
@@ -113,12 +119,14 @@ def render_page(protocol: Protocol, document: dict[str, Any]) -> str:
         f"<tr><td><code>{name}</code></td><td>{escape(about.get('description', 'The raw values by field.'))}</td></tr>"
         for name, about in one["properties"].items()
     )
+    model = document["info"]["x-model"]
     example = json.dumps(body["example"], indent=2, ensure_ascii=False)
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>fragility serve</title>'
         f'<meta name="viewport" content="width=device-width"><link rel="icon" href="data:,">'
         f"<style>{STYLE}</style></head><body><h1>fragility serve {escape(__version__)}</h1>"
-        f"<p>Protocol <code>{escape(protocol.digest)}</code>. The machine-readable description is "
+        f"<p>Model: {escape(model['kind'])}, fingerprint <code>{escape(model['fingerprint'])}</code>. Protocol: "
+        f"<code>{escape(protocol.digest)}</code>. The machine-readable description is "
         f'<a href="/openapi.json">/openapi.json</a>.</p><h2>Endpoints</h2><div><table>{endpoints}</table></div>'
         f"<h2>A request to /v1/check</h2><div><table>{names}</table></div><pre>{escape(example)}</pre>"
         f"<p>Send it as <code>application/json</code>; many rows at once go under <code>rows</code>, each with its own "

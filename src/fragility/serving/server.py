@@ -14,7 +14,6 @@ from http import HTTPStatus
 from pathlib import Path
 from types import FrameType
 
-import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -29,7 +28,8 @@ TOKEN_VARIABLE = "FRAGILITY_TOKEN"
 SHORTEST_TOKEN = 16  # characters
 TOKEN_BYTES = 4096
 BACKLOG = 2048
-HEAD_SECONDS = 10.0  # for the head of a request
+HEAD_SECONDS = 10.0  # for the head of a request, from the end of the answer before it
+UNREAD_SECONDS = 30.0  # that a client may leave an answer unread
 MOST_CONNECTIONS = 500  # open at a time: files of the log must not find that all handles are taken
 
 
@@ -78,15 +78,18 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 class Connection(H11Protocol):
-    """A connection whose client must send the head of each request in time.
+    """A connection whose client must send the head of each request in time, and read the answers.
 
-    The guards bound everything after the head. What is no HTTP is refused in the shape of all other refusals.
+    The guards bound everything between head and answer. What is no HTTP is refused in the shape of all other refusals.
     """
 
-    _deadline: asyncio.TimerHandle | None = None
+    _deadline: asyncio.TimerHandle | None = None  # of the head that is awaited
+    _look: asyncio.TimerHandle | None = None  # the next look at whether the client reads
+    _unread_since: float | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._watch_reading()
         if len(self.connections) > MOST_CONNECTIONS:
             self._refuse(RequestError(503, "overloaded", f"{MOST_CONNECTIONS} connections are open; try again"))
         else:
@@ -96,18 +99,24 @@ class Connection(H11Protocol):
         super().data_received(data)
         self._expect_head()
 
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._expect_head()
+
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._stop_clock()
+        if self._look is not None:
+            self._look.cancel()
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(RequestError(400, "not_http", "the request is not valid HTTP, or its headers are too large"))
 
     def _expect_head(self) -> None:
-        """Start the clock when a head is awaited or begins, and stop it when it is whole."""
-        if self.conn.their_state is not h11.IDLE:
+        """Run the clock unless a request is being answered; the rest of a body that nobody reads does not stop it."""
+        if self.cycle is not None and not self.cycle.response_complete:
             self._stop_clock()
-        elif self._deadline is None:
+        elif self._deadline is None and not self.transport.is_closing():
             told = f"the head of a request must come within {HEAD_SECONDS:g} seconds"
             self._deadline = self.loop.call_later(HEAD_SECONDS, self._refuse, RequestError(408, "timeout", told))
 
@@ -115,6 +124,18 @@ class Connection(H11Protocol):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+
+    def _watch_reading(self) -> None:
+        """End the connection of a client that does not read, also one that is closing: it would stay open."""
+        now = self.loop.time()
+        if self.transport.get_write_buffer_size() == 0:
+            self._unread_since = None
+        elif self._unread_since is None:
+            self._unread_since = now
+        elif now - self._unread_since >= UNREAD_SECONDS:
+            self.transport.abort()
+            return
+        self._look = self.loop.call_later(UNREAD_SECONDS / 4, self._watch_reading)
 
     def _refuse(self, error: RequestError) -> None:
         if not self.transport.is_closing():
