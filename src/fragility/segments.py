@@ -39,7 +39,7 @@ from fragility.evidence.replacements import value_text
 from fragility.evidence.rows import read_rows
 from fragility.ids import IdSpan, id_keys, say_other_rows
 from fragility.intervals import Share, share_of
-from fragility.scores import CONFIDENT, EARLY
+from fragility.scores import EARLY
 
 BY = Advice("by", "--by")
 
@@ -545,7 +545,7 @@ COUNTED = ("predicted", "confidence", "flip_budget", "exposure")
 
 
 def share_by(
-    certificates: Audit, rows: Any, by: ByColumn, *, ids: Any = None, min_confidence: float = CONFIDENT
+    certificates: Audit, rows: Any, by: ByColumn, *, ids: Any = None, min_confidence: float | None = None
 ) -> SegmentShares:
     """Say how many predictions of each segment flip early.
 
@@ -560,8 +560,8 @@ def share_by(
         many rows; or ``{"age": [25, 40, 60]}``, ``{"age": 5}``.
     ids : sequence, optional
         One id per row, as in :func:`audit`; by default the index of a pandas table, else 0, 1, ...
-    min_confidence : float, default=0.9
-        Where confident begins.
+    min_confidence : float, optional
+        Where confident begins; by default as the protocol declares.
 
     Returns
     -------
@@ -595,7 +595,8 @@ def share_by(
         raise DataError(f"share_by takes one column at a time, got {len(asked)}")
     ((coded,),) = segment_rows(source, asked, [certificates])
     classes, declared = certificates.classes, certificates.manifest.lattice
-    tally, start = SegmentTally(coded, certificates.protocol.depth, classes, min_confidence), 0
+    least = certificates.confident_from(min_confidence)
+    tally, start = SegmentTally(coded, certificates.protocol.depth, classes, least), 0
     for batch in certificates.batches(list(dict.fromkeys([*COUNTED, *flip_columns(declared)]))):
         predicted = indices_of(batch.column("predicted").combine_chunks(), classes, "predicted")
         confidence, budget, exposure = (batch.column(name).to_numpy() for name in COUNTED[1:])

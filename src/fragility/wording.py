@@ -30,6 +30,7 @@ SHOWN_DIGITS = 6
 
 ONE_WAY = "the path is only one way to lose it"
 RARE = 1e-4  # probabilities below it are "practically never"
+FEW_CONFIDENT = 30  # confident predictions, below which a share of them says nothing
 SHOWN_FIELDS = 3  # names of a list in the middle of a sentence
 LONGEST_NAME = 80  # long enough for an id that is a SHA-256 digest
 LOSS_NAMES = {
@@ -532,6 +533,18 @@ def describe_artificial(baseline: str, fields: Sequence[str]) -> str:
         return f"{count} ({shown}) had no missing value in training: the model has never seen one there"
     count = write_count(len(fields), "nominal field")
     return f"for {count} ({shown}) the baseline {baseline} is a value that no training row has"
+
+
+def describe_few_confident(confident: int, rows: int, min_confidence: float) -> str | None:
+    """Return that too few predictions are confident for their shares to say anything; None if there are enough."""
+    if confident >= FEW_CONFIDENT or confident == rows:
+        return None
+    told = f"only {confident:,} of {write_count(rows, 'prediction')}" if confident else f"none of {rows:,} predictions"
+    verb = "is" if confident < 2 else "are"
+    return (
+        f"{told} {verb} at least {write_percent(min_confidence)} confident, too few to judge the model by; an audit "
+        "with a lower limit (--min-confidence, min_confidence of the protocol) counts more"
+    )
 
 
 def name_score(by: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -17,7 +18,7 @@ from pipelines import Case, fitted
 import fragility as fg
 from fragility.auditing import files as stream_module
 from fragility.auditing.parts import TableAuditor
-from fragility.errors import CertificateError, DataError
+from fragility.errors import CertificateError, DataError, ProtocolError
 from fragility.verification.integrity import check_integrity
 
 pytest.importorskip("numba")
@@ -247,3 +248,24 @@ def test_protocol_show_lists_the_modes(files, protocol):
     assert "lost, wrong, noisy" in done.out
     assert f"{values} values of {len(protocol.modes.catalogue)} groups" in done.out
     assert "0.3 training standard deviations" in done.out
+
+
+def test_a_model_that_is_rarely_sure_is_not_judged_by_a_few_rows(files, tmp_path):
+    """Where confident begins is declared once, and every later step counts by it."""
+    words = ["audit", files / "model.joblib", files / "rows.parquet", "--train", files / "rows.parquet", "--id", "loan"]
+    quick = ["--trust", "--no-lattice", "--no-modes", "--depth", "2"]
+    done = run(*words, *quick, "--min-confidence", "0.999", "--out", tmp_path / "strict")
+    told = " ".join(done.out.split())
+    assert done.code == 0 and "confident, too few to judge the model by; an audit with a lower limit" in told, done.err
+    report = " ".join((tmp_path / "strict" / "report.html").read_text().split())
+    assert "are at least 100% confident, too few" in report or "is at least 100% confident, too few" in report
+    done = run(*words, *quick, "--min-confidence", "0.6", "--out", tmp_path / "audit")
+    audit = fg.open_audit(tmp_path / "audit")
+    sure = int((pa.concat_tables(audit.batches(["confidence"])).column("confidence").to_numpy() >= 0.6).sum())
+    assert done.code == 0 and audit.protocol.min_confidence == 0.6 and sure >= 30
+    assert f"{sure} predictions are at least 60% confident" in done.out and "too few to judge" not in done.out
+    assert audit.summary().confident == sure == fg.Report.of(audit).summary.audits[0].confident.rows
+    assert len(audit.baselines) == min(sure, 500) and fg.Gate.derive(audit).min_confidence == 0.6
+    assert f"({sure / len(audit):.1%})" in run("compare", tmp_path / "audit", tmp_path / "audit").out
+    with pytest.raises(ProtocolError, match="min_confidence must be a probability of at least 0 and below 1, got 1"):
+        replace(audit.protocol, min_confidence=1)

@@ -30,7 +30,6 @@ from fragility.errors import Advice, CertificateError
 from fragility.evidence.modes import MODES
 from fragility.models import ClassLabel
 from fragility.protocol import Protocol
-from fragility.scores import CONFIDENT
 
 RANKED_BY = ("exposure", "fds", "rcma", "independent_loss", "common_loss", "failure_probability")
 
@@ -240,15 +239,15 @@ class Audit(ABC):
         raise CertificateError(f"no certificate for row {own_id!r}; ids run like {first}")
 
     @abstractmethod
-    def most_fragile(self, n: int = 20, min_confidence: float = CONFIDENT, by: str = "exposure") -> Audit:
+    def most_fragile(self, n: int = 20, min_confidence: float | None = None, by: str = "exposure") -> Audit:
         """Return the confident predictions with the largest score, most fragile first.
 
         Parameters
         ----------
         n : int, default=20
             How many at most.
-        min_confidence : float, default=0.9
-            Where confident begins.
+        min_confidence : float, optional
+            Where confident begins; by default as the protocol declares.
         by : str, default="exposure"
             The score: ``exposure``, ``fds`` (the paper's), ``rcma``, ``independent_loss``, ``common_loss``,
             ``failure_probability`` where the audit was given rates, or the exposure to a failure mode, such as
@@ -260,9 +259,13 @@ class Audit(ABC):
             At most ``n`` certificates, in memory; fewer where fewer predictions are confident.
         """
 
-    def _rank(self, n: int, min_confidence: float, by: str) -> Integers:
+    def confident_from(self, min_confidence: float | None = None) -> float:
+        """Return where confident begins: as given, else as the protocol declares."""
+        return self.protocol.min_confidence if min_confidence is None else min_confidence
+
+    def _rank(self, n: int, min_confidence: float | None, by: str) -> Integers:
         """Return the positions of the n confident predictions with the largest score."""
-        column = self.column_ranked_by(by)
+        min_confidence, column = self.confident_from(min_confidence), self.column_ranked_by(by)
         start, positions, scores = 0, np.empty(0, dtype=np.int64), np.empty(0)
         for batch in self.batches(["confidence", column]):
             values = batch.column(column).to_numpy()
@@ -308,20 +311,20 @@ class Audit(ABC):
     def _block_columns(self) -> Columns:
         return [column for form in self.blocks.values() for column in form.columns]
 
-    def tally(self, *, min_confidence: float = CONFIDENT, labels: Mapping[Any, Any] | None = None) -> Tally:
+    def tally(self, *, min_confidence: float | None = None, labels: Mapping[Any, Any] | None = None) -> Tally:
         """Count all certificates in one pass; ``labels`` maps ids to true classes and must cover every row."""
-        tally = Tally(self.protocol, self.lattice_declaration, min_confidence, labels)
+        tally = Tally(self.protocol, self.lattice_declaration, self.confident_from(min_confidence), labels)
         for batch in self.batches(tally.columns):
             tally.add(batch)
         return tally
 
-    def summary(self, *, min_confidence: float = CONFIDENT, labels: Mapping[Any, Any] | None = None) -> AuditSummary:
+    def summary(self, *, min_confidence: float | None = None, labels: Mapping[Any, Any] | None = None) -> AuditSummary:
         """Return means and shares over all certificates.
 
         Parameters
         ----------
-        min_confidence : float, default=0.9
-            Where confident begins.
+        min_confidence : float, optional
+            Where confident begins; by default as the protocol declares.
         labels : mapping of id to class, optional
             True classes by row id, for accuracy.
 

@@ -33,10 +33,9 @@ from fragility.intervals import Share, share_of
 from fragility.protocol import Protocol
 from fragility.scores import flips_early, flips_within
 from fragility.text import align_columns
-from fragility.wording import join_names, write_count, write_percent, write_share
+from fragility.wording import FEW_CONFIDENT, join_names, write_count, write_percent, write_share
 
 COMPARED_ROWS = 500
-FEWEST_ROWS = 30  # below which nothing is said
 FACTOR, POINTS = 2, 50  # the share may change by a factor of 2, or by 1/50 of the rows
 SAME_ROWS = 0.5  # of the rows that flip early under either of two baselines, so many must do so under both
 COMPARED_CLAIMS = ("id", "confidence", "flip_budget", "exposure")  # what is read of an audit
@@ -90,7 +89,7 @@ def compare_early(baseline: str, own: Any, other: Any) -> BaselineAgreement:
     rows, c, c_other = len(own), int(own.sum()), int(other.sum())
     either, both = int((own | other).sum()), int((own & other).sum())
     in_number = in_rows = Stability.TOO_FEW_ROWS
-    if rows >= FEWEST_ROWS:
+    if rows >= FEW_CONFIDENT:
         near = c_other <= FACTOR * c and c <= FACTOR * c_other
         in_number = Stability.STABLE if near or POINTS * abs(c_other - c) <= rows else Stability.DEPENDS
         same = share_of(both, either)
@@ -329,10 +328,10 @@ class BaselineComparison:
 def describe_dependence(rows: int, own: BaselineFigures, agreements: Sequence[BaselineAgreement]) -> str:
     """Return whether a finding depends on the baseline, in number or in rows; a sentence without a full stop."""
     verdict = combine_stability([one.stability for one in agreements])
-    if rows < FEWEST_ROWS:
+    if rows < FEW_CONFIDENT:
         return (
             f"too few rows to tell whether the finding depends on the baseline: {write_count(rows, 'prediction')} "
-            f"{'was' if rows == 1 else 'were'} confident and could be compared, and {FEWEST_ROWS} are needed"
+            f"{'was' if rows == 1 else 'were'} confident and could be compared, and {FEW_CONFIDENT} are needed"
         )
 
     def name_shares(some: Sequence[BaselineAgreement]) -> str:

@@ -55,7 +55,6 @@ from fragility.drawing.svg import draw_table, escape, put_side_by_side
 from fragility.errors import Advice, CertificateError
 from fragility.libraries import say_lacking
 from fragility.protocol import Protocol
-from fragility.scores import CONFIDENT
 from fragility.wording import describe_curve
 
 SHOWN_ROWS = 10
@@ -273,7 +272,7 @@ class Certificates(Audit):
             return self.take(range(len(self))[position])
         return self.certificate(find_position(position, len(self)))
 
-    def most_fragile(self, n: int = 20, min_confidence: float = CONFIDENT, by: str = "exposure") -> Certificates:
+    def most_fragile(self, n: int = 20, min_confidence: float | None = None, by: str = "exposure") -> Certificates:
         return self.take(self._rank(n, min_confidence, by))
 
     def __iter__(self) -> Iterator[Certificate]:

@@ -27,7 +27,6 @@ from fragility.certificates.folder import (
 from fragility.certificates.memory import Certificates
 from fragility.certificates.parts import rows_of_part
 from fragility.errors import CertificateError
-from fragility.scores import CONFIDENT
 
 
 class StoredAudit(Audit):
@@ -127,7 +126,7 @@ class StoredAudit(Audit):
         chosen = Certificates(table, self.protocol, self.manifest, self.protocol_signature)
         return chosen.take(range(len(table)))  # a manifest of its own
 
-    def most_fragile(self, n: int = 20, min_confidence: float = CONFIDENT, by: str = "exposure") -> Certificates:
+    def most_fragile(self, n: int = 20, min_confidence: float | None = None, by: str = "exposure") -> Certificates:
         return self.take(self._rank(n, min_confidence, by))
 
     def of_rows(self, ids: Sequence[Hashable]) -> Certificates:

@@ -28,7 +28,14 @@ from fragility.cli.tables import (
 )
 from fragility.cli.terminal import note, out
 from fragility.errors import ClusterError, DataError, ProtocolError
-from fragility.wording import describe_artificial, describe_counting, join_names, write_count, write_early
+from fragility.wording import (
+    describe_artificial,
+    describe_counting,
+    describe_few_confident,
+    join_names,
+    write_count,
+    write_early,
+)
 
 if TYPE_CHECKING:
     from fragility.auditing.parts import Workers
@@ -333,6 +340,9 @@ def _print_summary(certs: fg.StoredAudit, folder: Path, seconds: float, segments
     console = out()
     console.print(f"{summary.rows} certificates in {folder} ({seconds:.1f} s, engine {certs.engine})")
     console.print(describe_early_flips(summary))
+    few = describe_few_confident(summary.confident, summary.rows, summary.min_confidence)
+    if few is not None:
+        console.print(f"{few[0].upper()}{few[1:]}")
     if certs.protocol.artificial:
         remedy = "; --baseline typical takes one that exists" if certs.protocol.baseline in ("mean", "zero") else ""
         console.print(escape(describe_artificial(certs.protocol.baseline, certs.protocol.artificial) + remedy))

@@ -130,7 +130,7 @@ def init(
             max=1.0,
         ),
     ] = None,
-    min_confidence: opt.MinConfidence = 0.9,
+    min_confidence: opt.MinConfidence = None,
 ) -> None:
     """Write the rules of a gate from a good audit, for later audits to be checked by.
 

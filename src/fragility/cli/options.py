@@ -60,8 +60,12 @@ RowRange = Annotated[str | None, option("--rows N|A:B", "Only the first N rows, 
 Trust = Annotated[
     bool, option("--trust", "Load files that can run code when opened (.joblib, .pkl, unknown types in .skops).")
 ]
+ConfidentFrom = Annotated[
+    float, option("--min-confidence C", "Where a prediction counts as confident.", min=0.0, max=1.0)
+]
 MinConfidence = Annotated[
-    float, option("--min-confidence", "Where a prediction counts as confident.", min=0.0, max=1.0)
+    float | None,
+    option("--min-confidence C", "Where a prediction counts as confident. (default: as audited)", min=0.0, max=1.0),
 ]
 Engine = Annotated[str, option("--engine NAME", "auto, or the engine to insist on (blackbox).")]
 Encoding = Annotated[str | None, option("--encoding NAME", "Encoding of CSV files: latin-1, utf-16. (default utf-8)")]
@@ -239,6 +243,10 @@ class MarginOptions:
             "bagging, else 0)",
         ),
     ] = None
+    min_confidence: Annotated[
+        float | None,
+        option("--min-confidence C", "Where a prediction counts as confident. (default 0.9)", min=0.0, max=1.0),
+    ] = None
     threshold: Annotated[
         float | None,
         option("--threshold T", "A class is predicted where its probability is at least T, not at one half."),
@@ -257,7 +265,8 @@ class MarginOptions:
                 )
             label = next((label for label in classes if str(label) == self.positive), self.positive)
             decision = {"class": label, "threshold": self.threshold}
-        return {"depth": self.depth, "reading": self.reading, "smoothing": self.smoothing, "decision": decision}
+        given = {"depth": self.depth, "reading": self.reading, "smoothing": self.smoothing, "decision": decision}
+        return given if self.min_confidence is None else given | {"min_confidence": self.min_confidence}
 
 
 def list_options(*groups: Any) -> tuple[str, ...]:

@@ -40,7 +40,7 @@ def pack(
         Path | None,
         option("--reliability FILE", "Failure probabilities of the audited rows, as JSON of `fragility reliability`."),
     ] = None,
-    min_confidence: opt.MinConfidence = 0.9,
+    min_confidence: opt.MinConfidence = None,
     without_certificates: Annotated[
         bool, option("--without-certificates", "Leave the certificates out; they are then named by digest.")
     ] = False,

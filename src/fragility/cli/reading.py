@@ -51,7 +51,7 @@ def top(
     context: typer.Context,
     directory: opt.DirArgument,
     number: Annotated[int, option("-n --number N", "How many to show.", min=1)] = 20,
-    min_confidence: opt.MinConfidence = 0.9,
+    min_confidence: opt.MinConfidence = None,
     by: opt.RankedBy = "exposure",
     policy: Annotated[Path | None, option("--policy FILE", "List what this review policy sends to review.")] = None,
 ) -> None:
@@ -80,6 +80,7 @@ def top(
         out().print(f"{count} of {len(certs)} predictions are to be reviewed, {len(best)} shown{lacking}")
         note(rule.sentence())
         return
+    min_confidence = certs.confident_from(min_confidence)
     chosen = list(certs.most_fragile(number, min_confidence=min_confidence, by=by))
     mode = mode_of(certs, by)
     if not chosen:
@@ -156,7 +157,7 @@ def compare(
     *,
     context: typer.Context,
     directories: Annotated[list[Path], argument("DIR...", "Two or more folders that `fragility audit` wrote.")],
-    min_confidence: opt.MinConfidence = 0.9,
+    min_confidence: opt.MinConfidence = None,
     labels: opt.Labels = None,
     changes: Annotated[
         Path | None, option("--changes FILE", "Write each row before and after, against the first audit (.csv).")
@@ -200,6 +201,7 @@ def compare(
     plan_files({"--changes": changes}, {"--labels": labels})
     audits = [fg.open_audit(directory) for directory in directories]
     truth = read_labels(labels, target, id_column, form)
+    min_confidence = audits[0].confident_from(min_confidence)
     summaries = [certs.summary(min_confidence=min_confidence, labels=truth) for certs in audits]
     found = [compare_audits(audits[0], certs, min_confidence) for certs in audits[1:]]
     for directory, change in zip(directories[1:], found, strict=True):

@@ -36,7 +36,7 @@ def report(
         list[Path] | None,
         option("--parity FILE", "A comparison that `fragility parity` wrote as JSON. May be repeated."),
     ] = None,
-    min_confidence: opt.MinConfidence = 0.9,
+    min_confidence: opt.MinConfidence = None,
     risk: Annotated[
         float, option("--risk", "The rate the review policy keeps to among unreviewed rows.", min=0.0, max=1.0)
     ] = 0.02,

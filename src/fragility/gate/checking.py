@@ -145,7 +145,7 @@ class Gate:
         *,
         allowance: float | None = None,
         confidence: float = 0.95,
-        min_confidence: float = CONFIDENT,
+        min_confidence: float | None = None,
     ) -> Gate:
         """Return rules that a good audit keeps to, for later audits to be checked by.
 
@@ -160,8 +160,8 @@ class Gate:
             passes. A rule without a limit below 100% is left out.
         confidence : float, default=0.95
             The level of the gate.
-        min_confidence : float, default=0.9
-            Where a prediction counts as confident.
+        min_confidence : float, optional
+            Where a prediction counts as confident; by default as the audit's protocol declares.
 
         Returns
         -------
@@ -172,6 +172,7 @@ class Gate:
         given = [AuditEvidence(one) for one in _open_retrained(audit)]
         if len(given) == 2:
             raise DataError("rules are derived from one audit, or from those of at least three retrained models; got 2")
+        min_confidence = given[0].audit.confident_from(min_confidence)
         planned = []
         for one in _list_derived(given[0].audit):
             rule = Rule(**one, at_most=1.0)

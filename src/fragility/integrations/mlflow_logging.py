@@ -33,7 +33,6 @@ from fragility.intervals import Share, share_of
 from fragility.policy import LabelledRows
 from fragility.report import Report, verify_command
 from fragility.report.summary import AuditNumbers
-from fragility.scores import CONFIDENT
 from fragility.stress.labels import BrittleLabels
 from fragility.trust.signing import SIGNATURE_FILE
 
@@ -51,7 +50,7 @@ def log_audit(
     report: Report | None = None,
     gate: GateResult | None = None,
     stress: BrittleLabels | pa.Table | None = None,
-    min_confidence: float = CONFIDENT,
+    min_confidence: float | None = None,
 ) -> str:
     """Log an audit to an MLflow run.
 
@@ -73,8 +72,8 @@ def log_audit(
         The verdicts of a gate on this audit, from :meth:`Gate.check`.
     stress : BrittleLabels or table, optional
         Held-out labels of the audit, from :func:`label_brittle`, for the share of brittle predictions.
-    min_confidence : float, default=0.9
-        Where a prediction counts as confident.
+    min_confidence : float, optional
+        Where a prediction counts as confident; by default as the protocol declares.
 
     Returns
     -------

@@ -50,7 +50,6 @@ from fragility.packing.sources import (
 from fragility.parity import ModelParity
 from fragility.reliability.outcomes import FailureProbability
 from fragility.saving import write_json
-from fragility.scores import CONFIDENT
 from fragility.stress.labels import BrittleLabels
 from fragility.trust.keys import is_signed_by, load_private_key, load_public_key, public_pem, with_signature
 from fragility.trust.signing import sign
@@ -76,7 +75,7 @@ def pack_evidence(
     stress: BrittleLabels | pa.Table | None = None,
     parity: ModelParity | Sequence[ModelParity] = (),
     reliability: FailureProbability | Mapping[str, Any] | None = None,
-    min_confidence: float = CONFIDENT,
+    min_confidence: float | None = None,
     certificates: bool = True,
     key: str | os.PathLike[str] | None = None,
     public_key: str | os.PathLike[str] | None = None,
@@ -109,8 +108,8 @@ def pack_evidence(
         Comparisons of the audited model with other artefacts of it, from :func:`compare_models`.
     reliability : FailureProbability or mapping, optional
         From :func:`failure_probability`, of the audited rows; or what its JSON file holds.
-    min_confidence : float, default=0.9
-        Where confident begins.
+    min_confidence : float, optional
+        Where confident begins; by default as the protocol declares.
     certificates : bool, default=True
         Whether to pack the certificates themselves; without them the pack names them by digest, and to check it takes
         the audit's folder.
@@ -175,7 +174,8 @@ def pack_evidence(
         wrong = [check for check in check_integrity(folder) if not check.passed]
         if wrong:
             raise CertificateError(f"{folder} cannot be packed, its {wrong[0].name} is wrong: {wrong[0].detail}")
-    level = float(min_confidence) if is_number(min_confidence) else min_confidence
+    level = open_audit(source).confident_from(min_confidence)
+    level = float(level) if is_number(level) else level
     settings = Settings(title, level, certificates, author, purpose, date)
     try:
         with staging(target) as folder:

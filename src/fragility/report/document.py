@@ -55,7 +55,7 @@ class Report:
         name: str = "audit",
         labels: Mapping[Hashable, Any] | None = None,
         brittle: BrittleLabels | pa.Table | None = None,
-        min_confidence: float = CONFIDENT,
+        min_confidence: float | None = None,
         risk: float = RISK,
         verify: str | Sequence[str] | None = None,
         rows: Any = None,
@@ -81,8 +81,8 @@ class Report:
             True classes of every audited row, for accuracy and for what a review would find.
         brittle : BrittleLabels or pyarrow.Table, optional
             Held-out stress labels of a single audit's rows, from :func:`label_brittle`.
-        min_confidence : float, default=0.9
-            Where confident begins.
+        min_confidence : float, optional
+            Where confident begins; by default as the protocol declares.
         risk : float, default=0.02
             The rate that the review policy is to keep to among unreviewed predictions.
         verify : str or sequence of str, optional
@@ -133,6 +133,8 @@ class Report:
         shown = None if rows is None else GivenRows.of(rows, ids, model)
         byline = Byline(author, purpose, date)
         compared = (parity,) if isinstance(parity, ModelParity) else tuple(parity)
+        if min_confidence is None:  # of several audits, the first one says it
+            min_confidence = next((one.audit.protocol.min_confidence for one in asked), CONFIDENT)
         settings = Settings(labels, brittle, min_confidence, risk, shown, by, byline, reliability, compared)
         return cls(summarise(asked, settings))
 

@@ -20,6 +20,7 @@ from fragility.wording import (
     describe_artificial,
     describe_counting,
     describe_failure,
+    describe_few_confident,
     describe_guarantee,
     describe_holding,
     describe_missing,
@@ -163,9 +164,8 @@ def write_headline(audit: AuditNumbers) -> list[str]:
         f"{_start(write_early(early, name_focus(audit)))}: they change when one or two groups of evidence are lost. "
         f"{describe_counting(early, focus.early_on_path)}"
     )
-    if not audit.confident.rows:
-        text = f"None of {write_count(rows, 'prediction')} is {name_limit(audit)}. {text}"
-    sentences = [text]
+    few = describe_few_confident(audit.confident.rows, rows, audit.min_confidence)
+    sentences = [text] if few is None else [_end_sentence(few), text]
     if audit.worst is not None:
         sentences.append(_describe_worst(audit.worst, "confident " if audit.confident.rows else ""))
     elif len(focus.class_losses) > 1 and early.count:
