@@ -572,14 +572,16 @@ def describe_rule(
         rows = write_count(rule["rows"], "labelled row")
         more = "no number of rows would do" if needed is None else f"about {needed:,} would be needed"
         return (
-            f"Review all {among}: a rate of at most {write_percent(risk)} {sought} among the unreviewed is not "
-            f"attainable with {rows}; {more} at the rate observed."
+            f"Review all {among}: ranked by {name_score(by)}, a rate of at most {write_percent(risk)} {sought} among "
+            f"the unreviewed is not attainable with {rows}; {more} at the rate observed."
         )
     counts = f"{rule['unreviewed_brittle']:,} of {rule['unreviewed']:,} labelled rows"
     bound = f"(bound {rule['bound']:.2%} from {counts})"
     if rule["threshold"] is None or math.isinf(rule["threshold"]):
         return f"None of the {among} need review: {promise.format('of them')} {bound}."
     score = f"{name_score(by)} of at least {rule['threshold']:.4g}"
+    if by == "confidence":  # the least confident are reviewed first: the score is minus the confidence
+        score = f"a confidence of at most {-rule['threshold']:.4g}"
     which = f"the {write_percent(rule['review_share'])} of {among} with {score}"
     return f"Review {which}: {promise.format('of the rest')} {bound}."
 

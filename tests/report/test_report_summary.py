@@ -14,6 +14,7 @@ from small_audits import InParts, declared_model, small_audit, small_labels, who
 import fragility as fg
 from fragility.certificates import LatticeDeclaration
 from fragility.errors import DataError
+from fragility.policy import fit_rule
 from fragility.report.inputs import count_found
 from fragility.report.summary import AuditNumbers
 
@@ -216,9 +217,9 @@ def test_the_policy_is_that_of_the_same_rows(certs) -> None:
     wrong = [str(cert.predicted) != labels[cert.id] for cert in certs]
     confident = [cert.confidence >= 0.9 for cert in certs]
     table = table.append_column("high_confidence", pa.array(confident)).append_column("brittle", pa.array(wrong))
-    policy = fg.ReviewPolicy.fit(certs, table, risk=0.5)
-    assert view.policy["state"] == policy.state == "attained"
-    assert (view.policy["bound"], view.policy["review_share"]) == (policy.bound, policy.review_share)
+    policy = fg.ReviewPolicy.fit(certs, table, risk=0.5, confidence=1 - 0.05 / len(view.tried))
+    assert view.policy["state"] == policy.state == "attained" and view.by == "exposure"
+    assert (view.policy["bound"], view.policy["review_share"]) == pytest.approx((policy.bound, policy.review_share))
     both = fg.Report.of(certs, labels=labels, brittle=table)
     assert [each.sought for each in both.summary.audits[0].reviews] == ["wrong", "brittle"]
 
@@ -355,3 +356,29 @@ def test_the_summary_cannot_be_changed(certs) -> None:
     with pytest.raises(AttributeError):
         found.min_confidence = 0.5  # type: ignore[misc]
     assert replace(found, min_confidence=0.5).min_confidence == 0.5
+
+
+def test_a_review_that_exposure_does_not_attain_is_sought_by_other_scores() -> None:
+    """Where the least confident are the wrong ones, a policy by confidence exists and one by exposure does not."""
+    certs = small_audit(1500, seed=4)
+    sure = [cert for cert in certs if cert.confidence >= 0.7]
+    cut = np.quantile([cert.confidence for cert in sure], 0.3)
+    truth = {}
+    for cert in certs:
+        other = next(str(label) for label in certs.classes if str(label) != str(cert.predicted))
+        truth[cert.id] = other if cert.confidence < cut else str(cert.predicted)
+    report = fg.Report.of(certs, labels=truth, min_confidence=0.7, risk=0.02)
+    (view,) = report.summary.audits[0].reviews
+    assert view.by == "confidence" and view.policy["state"] == "attained"
+    assert view.tried == ("exposure", "confidence", "FDS", "RCMA")
+    score, wrong = np.array([-cert.confidence for cert in sure]), np.array([cert.confidence < cut for cert in sure])
+    rule, _ = fit_rule(None, score, wrong, 0.02, 1 - 0.05 / 5 / 4)
+    assert (view.policy["threshold"], view.policy["bound"]) == (rule.threshold, rule.bound)
+    assert f"with a confidence of at most {-rule.threshold:.4g}" in report.markdown
+    assert "exposure, confidence, FDS and RCMA were tried as scores" in report.markdown
+    hopeless = fg.Report.of(certs, labels=truth, min_confidence=0.7, risk=0.0001).markdown
+    assert (
+        "ranked by exposure, a rate of at most 0% wrong" in hopeless
+        or "ranked by exposure, a rate of at most 0.0%" in hopeless
+    )
+    assert "Nor is it ranked by confidence, FDS and RCMA" in hopeless

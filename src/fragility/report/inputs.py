@@ -136,7 +136,7 @@ class LabelTally:
         self.missing: list[object] = []
         self.ids, self.rows = IdSpan(), 0
         self.known = sought != "wrong"  # whether any label is a class of the model
-        self.parts: list[tuple[Floats, Floats, Booleans]] = []
+        self.parts: list[tuple[Floats, ...]] = []
 
     def add(self, piece: Piece, classes: Sequence[object]) -> None:
         """Look up the rows of a piece."""
@@ -152,10 +152,11 @@ class LabelTally:
             names = np.array([write_class(label) for label in classes], dtype=object)
             self.known |= any(label in names for label in set(found))
             bad = bad != names[piece.predicted]
-        self.parts.append((piece.exposure, piece.confidence, bad.astype(bool)))
+        fds = np.asarray(piece.table.column("fds").to_numpy(), dtype=np.float64)
+        self.parts.append((piece.exposure, piece.confidence, fds, piece.losses[:, 0], bad.astype(np.float64)))
 
-    def _join(self) -> tuple[Floats, Floats, Booleans, Booleans]:
-        """Return of all rows: exposure, confidence, whether wrong or brittle, and whether the report speaks of them."""
+    def _join(self) -> tuple[dict[str, Floats], Booleans, Booleans]:
+        """Return of all rows: scores, the riskiest highest; whether each is wrong or brittle, and reported."""
         if self.missing:
             raise DataError(
                 *say_unlabelled(len(self.missing), self.rows, self.missing[0], self.ids, IdSpan(self.labels))
@@ -166,15 +167,16 @@ class LabelTally:
                 "the column with the true classes",
                 Advice("", " by --target"),
             )
-        exposure, confidence, bad = (np.concatenate(parts) for parts in zip(*self.parts, strict=True))
+        exposure, confidence, fds, rcma, bad = (np.concatenate(parts) for parts in zip(*self.parts, strict=True))
         confident = confidence >= self.min_confidence
-        return exposure, confidence, bad, confident if confident.any() else np.ones(len(bad), dtype=bool)
+        scores = {"exposure": exposure, "confidence": -confidence, "FDS": fds, "RCMA": rcma}
+        return scores, bad.astype(bool), confident if confident.any() else np.ones(len(bad), dtype=bool)
 
     def measure_accuracy(self) -> Accuracy:
         """Return how often predictions are right, overall and by exposure."""
-        exposure, _, wrong, focus = self._join()
+        scores, wrong, focus = self._join()
         bad = wrong[focus]
-        order = np.argsort(exposure[focus], kind="stable")
+        order = np.argsort(scores["exposure"][focus], kind="stable")
         fifths = [_share(bad[part]) for part in np.array_split(order, FIFTHS)]
         exposed, rest = fifths[-1], _share(bad[order[: len(order) - fifths[-1].rows]])
         return Accuracy(
@@ -187,18 +189,26 @@ class LabelTally:
         )
 
     def simulate_review(self, risk: float) -> ReviewView:
-        """Return what reviewing some share of the rows would find, and the policy that the labels support."""
-        exposure, confidence, bad, focus = self._join()
-        exposure, confidence, bad = exposure[focus], confidence[focus], bad[focus]
-        rule, _ = fit_rule(None, exposure, bad, risk, 1 - (1 - POLICY_CONFIDENCE) / STARTS)
+        """Return what reviewing some share of the rows would find, and the policy that the labels support.
+
+        Four scores are tried with the level divided among them, and the one that sends least to review is used.
+        """
+        scores, every, focus = self._join()
+        scores, bad = {name: score[focus] for name, score in scores.items()}, every[focus]
+        level = 1 - (1 - POLICY_CONFIDENCE) / (STARTS * len(scores))
+        rules = {name: fit_rule(None, score, bad, risk, level)[0] for name, score in scores.items()}
+        by = min(rules, key=lambda name: (rules[name].state != "attained", rules[name].review_share))
+        rule = rules[by]
         reviews_nothing = rule.threshold is not None and math.isinf(rule.threshold)
         return ReviewView(
             sought=self.sought,
             rows=len(bad),
             found_in_all=int(bad.sum()),
             shares=SHARES,
-            by_exposure=count_found(exposure, bad),
-            by_confidence=count_found(-confidence, bad),
+            by_exposure=count_found(scores["exposure"], bad),
+            by_confidence=count_found(scores["confidence"], bad),
+            by=by,
+            tried=tuple(scores),
             policy={**without_nan(asdict(rule)), "reviews_nothing": reviews_nothing},
             risk=risk,
             confidence=POLICY_CONFIDENCE,

@@ -323,8 +323,13 @@ def _describe_segment(audit: AuditNumbers, column: str, name: str, own: SegmentN
 
 def describe_review(view: ReviewView, noun: str) -> list[str]:
     """Return what a review would find, and the policy that labels support."""
-    rule = describe_rule(view.policy, noun, "exposure", view.risk, view.confidence, view.sought)
-    policy = f"Policy: {rule[0].lower()}{rule[1:]} {describe_guarantee(view.sought)}"
+    rule = describe_rule(view.policy, noun, view.by, view.risk, view.confidence, view.sought)
+    if view.policy["state"] == "attained":
+        tried = f"{join_names(view.tried)} were tried as scores, with the level divided among them."
+    else:
+        others = [name for name in view.tried if name != view.by]
+        tried = f"Nor is it ranked by {join_names(others)}; the level is divided among the scores."
+    policy = f"Policy: {rule[0].lower()}{rule[1:]} {tried} {describe_guarantee(view.sought)}"
     if not view.found_in_all:
         return [f"None of the {view.rows:,} labelled {noun} is {view.sought}; there is nothing to find.", policy]
     place = view.shares.index(0.2)

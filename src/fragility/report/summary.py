@@ -333,7 +333,9 @@ class ReviewView:
     shares: tuple[float, ...]
     by_exposure: tuple[int, ...]  # of those sought, how many lie in the first share of rows
     by_confidence: tuple[int, ...]
-    policy: Mapping[str, Any]  # the rule of SPEC's review policy, over exposure
+    policy: Mapping[str, Any]  # the rule of the review policy, over the score `by`
+    by: str  # of the scores tried the one that sends least to review, or the first where none attains the risk
+    tried: tuple[str, ...]  # scores that the level was divided among
     risk: float
     confidence: float
 
