@@ -44,9 +44,9 @@ class StabilityInterval:
     value : number, str or None
         What the row holds; dates are ISO text.
     state : str
-        ``exact``; ``bracketed``: each end lies between it and the flip beyond, two values that were tried; ``missing``:
-        the cell is missing; ``not whole``: a fraction in a field of whole numbers, or a time in one of days;
-        ``unlisted``: the protocol knows no values of the field. The last three have no interval.
+        ``exact``; ``bracketed``: no value that was tried between the two flips flips the decision, others may;
+        ``missing``: the cell is missing; ``not whole``: a fraction in a field of whole numbers, or a time in one of
+        days; ``unlisted``: the protocol knows no values of the field. The last three have no interval.
     low, high : number, str or None
         The ends of the interval, at which the decision holds; None for a nominal field.
     flips_below, flips_above : Flip or None

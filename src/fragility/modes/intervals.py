@@ -8,7 +8,7 @@ How an end is found depends on what is known of the model:
 
     trees    the tests about a field cut its values into pieces on which the decision is constant
     linear   the values that hold form an interval, since every difference of two scores is linear in the field's column
-    others   the model is asked at the values of the catalogue: an end lies between two neighbours of them
+    others   the model is asked at the values of the catalogue: none of those between the flips that are named flips it
 
 Both exact ways need columns that depend on the one field, and either never fall while it rises or are listed value by
 value. The model itself is asked on both sides of every end.
@@ -63,7 +63,7 @@ def find_stability_intervals(
         One distinct id per row, as in :func:`audit`.
     engine : str, default="auto"
         Who knows the model: with the tree and the linear engine ends are exact; with any other, and with ``blackbox``,
-        they lie between two values that were tried.
+        they are values that were tried, and a value that was not tried may flip the decision on either side of them.
     byte_budget : int, default=256 MiB
         Bound on the changed rows held in memory at a time; it changes nothing in the result.
     progress : bool or callable, optional

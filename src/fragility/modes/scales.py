@@ -7,6 +7,7 @@ counts the units of its column. So the value one representable step beyond v is 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -125,6 +126,13 @@ class Scale:
         if not self._is_decimal:
             return places.astype(np.float64)
         return unrank_decimals(places, self.precision).astype(np.float64)
+
+    def draw(self, low: Integers, high: Integers, count: int, chance: np.random.Generator) -> Iterator[Integers]:
+        """Yield random places (n,) from low to high, ``count`` times: uniform in the values."""
+        first, last = self.numbers(low), self.numbers(high)
+        for _ in range(count):
+            share = chance.random(len(low))
+            yield np.clip(self.nearest(first * (1.0 - share) + last * share), low, high)
 
     def nearest(self, numbers: Floats) -> Integers:
         """Return the places of values near to numbers."""

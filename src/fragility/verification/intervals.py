@@ -1,8 +1,11 @@
 """The intervals block, recomputed.
 
-Three questions are put for each row with a block, and the first two are put to the model itself:
+Three questions are put for each row with a block. The first two are put to the model itself, about raw rows in which
+one field has another value and all others, missing ones too, are as they were; what is known of its preprocessing is
+left aside, so that an error in it shows:
 
-1. does the decision hold at both ends of every interval, and flip at the values beyond, to the classes named?
+1. does the decision hold at both ends of every interval, and flip at the values beyond, to the classes named? Does it
+   hold at random values inside an exact one, which nobody can foresee?
 2. does it hold at every value of the catalogue inside the interval, and flip at exactly the categories named?
 3. is this the whole interval? It is searched again as the block declares. Where the engine is not available, the model
    is asked at every value of fields that have few; an interval that this cannot settle is counted as not searched.
@@ -11,6 +14,7 @@ Three questions are put for each row with a block, and the first two are put to 
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,12 +31,15 @@ from fragility.engines.choice import never_reads, refusal
 from fragility.evidence import EvidenceRows
 from fragility.evidence.modes import values_frame
 from fragility.evidence.stability import to_number
-from fragility.modes.intervals import choose_fields, make_search, search_fields
+from fragility.evidence.tracing import Origin
+from fragility.modes.intervals import bind_estimator, choose_fields, search_fields
 from fragility.modes.searching import EXACT_ENGINES, Axis, Search
 from fragility.modes.stability import NominalStability, StabilityIntervals
+from fragility.protocol import Protocol
 from fragility.verification.outcome import Check, Difference, Recheck
 from fragility.wording import BRACKETED, EXACT
 
+DRAWN_VALUES = 4  # inside each exact interval
 ASKED_VALUES = 1024  # of a field: at most so many are asked one by one where an engine is not available
 SIDES = (("low", "below", -1), ("high", "above", 1))
 
@@ -55,13 +62,14 @@ class IntervalsRecheck(Recheck):
             return
         claimed = intervals_claims_of(table.filter(pa.array(covered)), declared)
         mine = rows.take(np.flatnonzero(covered).tolist())
-        search = make_search(mine, audit.protocol, BLACKBOX, DEFAULT_BYTE_BUDGET, declared.single)
+        search = make_raw_search(mine, audit.protocol, declared.single)
         found = search_fields(search, choose_fields(audit.protocol, declared.fields))
         asked = write_intervals(mine, found)
         questions = Questions(search, claimed, self.tolerance, audit.classes)
-        disputed = questions.ask_ends() + _find_inner_flips(claimed, asked)
-        self.never = self.never or never_reads(declared.engine, search.rows)
-        unread = self.never or refusal(declared.engine, search.rows)
+        disputed = questions.ask_ends() + questions.ask_inside() + _find_inner_flips(claimed, asked)
+        handed, _ = bind_estimator(mine, audit.protocol)
+        self.never = self.never or never_reads(declared.engine, handed)
+        unread = self.never or refusal(declared.engine, handed)
         if declared.engine not in EXACT_ENGINES:  # then no end is exact, and the model has just said all there is
             disputed += questions.compare(asked, np.ones(claimed.state.shape, dtype=bool))
         elif unread is None:
@@ -79,7 +87,7 @@ class IntervalsRecheck(Recheck):
         """Return the outcome, when all rows were given."""
         declared, differences = self.audit.intervals_declaration, list(self.differences)
         assert declared is not None
-        told = f"{self.rows} rows searched again and the model asked at every end, {self.result}"
+        told = f"{self.rows} rows searched again and the model asked at every end and inside, {self.result}"
         if not self.rows:
             told = "none of these rows has an intervals block"
         elif self.unsearched:
@@ -88,6 +96,12 @@ class IntervalsRecheck(Recheck):
             told = f"the {declared.engine} engine can never have read this model"
             differences.insert(0, Difference("all", "intervals.engine", declared.engine, f"cannot be: {self.never}"))
         return Check("intervals", not differences, told, self.tolerance, tuple(differences))
+
+
+def make_raw_search(rows: EvidenceRows, protocol: Protocol, single: Sequence[str]) -> Search:
+    """Return a search that asks the whole pipeline about raw rows: any column may come from any field."""
+    anywhere = Origin(tuple(field.name for field in protocol.fields), rising=False)
+    return Search(rows, [anywhere] * rows.width, protocol, BLACKBOX, DEFAULT_BYTE_BUDGET, single)
 
 
 def _find_inner_flips(claimed: IntervalsClaims, asked: IntervalsClaims) -> list[Difference]:
@@ -161,6 +175,28 @@ class Questions:
                             field = f"interval_{name} of {axis.field.name}"
                             differences.append(Difference(self.claimed.ids[row], field, text, told))
         return differences
+
+    def ask_inside(self) -> list[Difference]:
+        """Return the exact intervals within which the decision flips at one of a few random values."""
+        differences, chance = list[Difference](), np.random.default_rng(secrets.randbits(128))
+        for place, axis in enumerate(self.axes):
+            exact = (self.claimed.state[:, place] == EXACT) & (self.claimed.low[:, place] != None)  # noqa: E711
+            who = np.flatnonzero(exact)
+            if not len(who):
+                continue
+            ends = np.stack([self._places(axis, getattr(self.claimed, end)[who, place]) for end, _, _ in SIDES])
+            for probes in axis.scale.draw(ends[0], ends[1], DRAWN_VALUES, chance):
+                residual, _ = self.search.ask_places(axis, who, probes)
+                for i in np.flatnonzero(residual < -self.tolerance):
+                    low, high = (getattr(self.claimed, end)[who[i], place] for end, _, _ in SIDES)
+                    told = f"flips at {axis.scale.value(int(probes[i]))}"
+                    field = f"interval of {axis.field.name}"
+                    differences.append(Difference(self.claimed.ids[who[i]], field, f"{low} to {high}", told))
+        return differences
+
+    def _places(self, axis: Axis, texts: Any) -> Integers:
+        values = [json.loads(text) for text in texts]
+        return axis.scale.places(values_frame({axis.field.name: values}, self.search.frame)[axis.field.name]).place
 
     def _ask(self, axis: Axis, who: Integers, texts: Any) -> tuple[Floats, Integers]:
         """Return (residual, class) of rows ``who`` where the field takes the value of a text."""

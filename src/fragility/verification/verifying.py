@@ -13,8 +13,9 @@ Checks, in this order, each reported whether or not an earlier one failed:
 7. lattice       where there is a lattice block: the same rows searched again as it declares, every set put to the
                  model, and the model asked about smaller sets as far as that is affordable
 8. modes         where there is a modes block: the same rows, with the model asked for every value of every unit
-9. intervals     where there is an intervals block: the same rows searched again, and the model asked at both ends of
-                 every interval, one step beyond them, and at the values of the catalogue in between
+9. intervals     where there is an intervals block: the same rows searched again, and the whole pipeline asked about
+                 raw rows at both ends of every interval, one step beyond them, at the values of the catalogue and at
+                 random values in between
 10. baselines    where the finding was computed again under other baselines: the same, row by row
 
 Integers and names must be equal; floats may differ by the tolerance that follows from the protocol.
