@@ -139,6 +139,7 @@ class Protocol:
         parts.check_alternatives(self)
         parts.check_modes(self)
         parts.check_inputs(self)
+        parts.check_values(self)
 
     # --- making one -------------------------------------------------------------------------------------
 

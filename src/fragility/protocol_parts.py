@@ -86,6 +86,30 @@ def check_inputs(protocol: Any) -> None:
             )
 
 
+def check_values(protocol: Any) -> None:
+    """Refuse baselines by rule that contradict what they are called, as far as the protocol itself tells."""
+    named = [(protocol.baseline, [column.baseline for column in protocol.columns], protocol.artificial)]
+    named += [(one.name, one.values, one.artificial) for one in protocol.stored if one.values is not None]
+    by_name = {field.name: field for field in protocol.fields}
+    first = {entry.fields[0]: entry.values[0][0] for entry in protocol.modes.catalogue if len(entry.fields) == 1}
+    for name, values, artificial in named:
+        if name in ("typical", "median") and artificial:
+            raise ProtocolError(f"the protocol contradicts itself: under {name!r} no baseline is artificial")
+        if name not in ("typical", "median", "mean") or protocol.space != "raw":
+            continue
+        for column, value in zip(protocol.columns, values, strict=True):
+            field = by_name[column.name]
+            if field.kind == "nominal" and field.type != "date" and first.get(field.name, value) != value:
+                raise ProtocolError(
+                    f"the protocol contradicts itself: baseline {name!r}, but that of {field.name!r} is {value!r}, not "
+                    f"the most frequent value of its catalogue, {first[field.name]!r}"
+                )
+            if field.kind == "numeric" and field.type == "integer" and value is not None and value != round(value):
+                raise ProtocolError(
+                    f"the protocol contradicts itself: {field.name!r} holds whole numbers, its baseline is {value!r}"
+                )
+
+
 def _is_joined(name: str, fields: Sequence[str], free: Set[str], known: Sequence[str]) -> bool:
     """Return whether a group's name joins its fields by +; fields that no column comes from may be among them."""
     parts = [f"({re.escape(f'+{own}')}){'' if own in fields else '?'}" for own in known if own in {*fields, *free}]

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -62,6 +62,7 @@ from fragility.verification.integrity import (
 from fragility.verification.intervals import IntervalsRecheck
 from fragility.verification.outcome import Check, Difference, Verification
 from fragility.verification.recomputing import BaselineRecheck, ClaimRecheck, LatticeRecheck, ModesRecheck
+from fragility.verification.values import find_unreal
 
 
 def verify(
@@ -143,6 +144,7 @@ def verify(
         raise VerificationError("the rows cannot be audited: ", error) from error
     checks += [_check_model(loaded, given.model, found.impossible)]
     checks += [_check_refused(found.admitted)] if found.admitted else []
+    checks += [_check_values(found.unreal)] if found.unreal else []
     if all(check.passed for check in checks) and not found.matched.all():
         raise VerificationError(*_say_other_rows(loaded, found))
     checks += [_check_input(loaded, found)]
@@ -202,6 +204,7 @@ class Recomputation:
         self.ids_given, self.input_digests, self.rows_given = IdSpan(), bytearray(), 0
         self.impossible: str | None = None  # why the engine that the manifest names can never have read the model
         self.admitted: dict[str, bool | None] = {}  # of the baselines said to be refused; None where it cannot be told
+        self.unreal: list[Difference] | None = None  # baselines that are no value of their field, though said to be
         self.claims, self.lattice, self.baselines = ClaimRecheck(audit), LatticeRecheck(audit), BaselineRecheck(audit)
         self.modes, self.intervals = ModesRecheck(audit), IntervalsRecheck(audit)
         self.content = ContentRecheck(loaded)
@@ -216,6 +219,8 @@ class Recomputation:
                 self.admitted = find_admitted(
                     protocol.refused, rows.model, rows.source, protocol.evidence, protocol.grouping
                 )
+            if self.unreal is None:
+                self.unreal = find_unreal(rows, protocol)
             positions = loaded.positions(rows.ids)
             known = positions >= 0
             self.ids_given.add(rows.ids)
@@ -283,6 +288,11 @@ class ContentRecheck:
             if fault is not None:
                 return Check("choice", False, f"{describe_choice(audit, name, choice)}: {fault}")
         return Check("choice", True, f"content chooses the rows of: {', '.join(self.choices)}")
+
+
+def _check_values(unreal: Sequence[Difference]) -> Check:
+    told = f"{unreal[0].field} ({unreal[0].claimed}) is {unreal[0].recomputed}"
+    return Check("protocol", False, told, differences=tuple(unreal))
 
 
 def _check_model(loaded: LoadedAudit, model: Model, impossible: str | None = None) -> Check:
