@@ -126,8 +126,9 @@ def test_groups_that_exchange_their_names_are_refused(space: str) -> None:
     document = Protocol.fit(model, X, space=space).to_dict()
     for group in document["groups"]:
         group["name"] = {"duration": "age", "age": "duration"}.get(group["name"], group["name"])
+    without = {"catalogue": [], "catalogue_size": 0, "declared": ["lost", "noisy"]}
     with pytest.raises(ProtocolError, match=r"grouping 'raw-origin', but the group '\w+' holds '\w+'"):
-        Protocol.from_dict(document | {"modes": document["modes"] | {"catalogue": [], "declared": ["lost", "noisy"]}})
+        Protocol.from_dict(document | {"modes": document["modes"] | without})
     for entry in document["modes"]["catalogue"]:
         entry["group"] = {"duration": "age", "age": "duration"}.get(entry["group"], entry["group"])
     with pytest.raises(ProtocolError, match=r"grouping 'raw-origin', but the group '\w+' holds '\w+'"):
