@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from command_line import refuse, run
+from sklearn.linear_model import LogisticRegression
 from small_audits import declared_model, small_audit, small_labels, whole_numbers
 
 import fragility as fg
@@ -89,3 +90,40 @@ def test_what_cannot_be_checked_is_said(folder, tmp_path):
     twice = ("--out", tmp_path / "a.md", "--out", tmp_path / "b.md")
     assert "two files of the same kind" in refuse("gate", audit, *rules, *twice)
     assert "must end in .toml" in refuse("gate", "init", audit, "--out", tmp_path / "gate.json")
+    said = refuse("gate", audit, *rules, "--against", audit)
+    assert "an earlier audit was given, and no rule compares with one" in said and "leave out --against" in said
+    assert "--id has no effect without --data or --labels" in refuse("gate", audit, *rules, "--id", "x1")
+
+
+def test_no_rules_are_written_where_none_can_be_derived(folder, tmp_path):
+    certs = fg.Certificates.load(folder / "audit")
+    few = np.flatnonzero(certs.claims.confidence >= 0.9)[:2]
+    audit = certs.take(few).save(tmp_path / "few")
+    said = refuse("gate", "init", audit, "--out", tmp_path / "gate.toml")
+    assert "no rule can be derived: 2 predictions are at least 90% confident, too few to bound a share" in said
+    assert "--min-confidence" in said and "--allowance" in said and not (tmp_path / "gate.toml").exists()
+    assert run("gate", "init", audit, "--out", tmp_path / "gate.toml", "--allowance", "0.02").code == 0
+    with pytest.raises(fg.DataError, match="count less confident predictions too with min_confidence"):
+        fg.Gate.derive(certs.take(few))
+
+
+def test_rules_are_derived_for_a_model_of_one_group():
+    X, y = fg.load_credit_g()
+    y = X["duration"] > 20
+    model = LogisticRegression().fit(X[["duration"]], y)
+    audit = fg.audit(model, X[["duration"]], fg.Protocol.fit(model, X[["duration"]]))
+    gate = fg.Gate.derive(audit, allowance=0.1)
+    assert gate.rules[0].groups == 1 and gate.check(audit, audit)
+
+
+def test_an_audit_without_certificates_has_nothing_to_compare(folder, tmp_path):
+    empty = fg.Certificates.load(folder / "audit").take([])
+    said = refuse("compare", folder / "audit", empty.save(tmp_path / "empty"))
+    assert f"the audit {tmp_path / 'empty'} holds no certificates; there is nothing to compare" in said
+    with pytest.raises(fg.CertificateError, match="there are no certificates to summarise"):
+        empty.summary()
+
+
+def test_returns_has_no_effect_on_a_report_without_a_model(folder, tmp_path):
+    said = refuse("report", folder / "audit", "--returns", "logits", "--out", tmp_path / "r.html")
+    assert "--returns has no effect without --model" in said

@@ -14,7 +14,7 @@ import pyarrow as pa
 from fragility.arrays import Booleans, Floats
 from fragility.certificates.flips import FLIP_COUNTS, bound_flips, read_share
 from fragility.certificates.lattice import LatticeDeclaration
-from fragility.errors import DataError
+from fragility.errors import CertificateError, DataError
 from fragility.ids import IdSpan, say_unlabelled
 from fragility.intervals import Share
 from fragility.protocol import Protocol
@@ -156,6 +156,8 @@ class Tally:
     def summary(self) -> AuditSummary:
         """Return means and shares; refuse labels that do not cover every row."""
         rows, confident = self.count("rows"), self.count("confident")
+        if not rows:
+            raise CertificateError("there are no certificates to summarise")
         if self.labels is not None and self._unlabelled:
             missing = self._unlabelled
             raise DataError(*say_unlabelled(len(missing), rows, missing[0], self._ids, IdSpan(self.labels)))

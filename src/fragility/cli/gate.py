@@ -83,6 +83,8 @@ def gate(
         refuse_without("--against", context, "stress_against", "labels_against")
     if labels is None and labels_against is None:
         refuse_without("--labels", context, "target")
+        if data is None:
+            refuse_without("--data or --labels", context, "id_column")
     for path in out_files or ():
         checked_suffix(path, SUFFIXES)
     form = csv.form(labels, labels_against, data)

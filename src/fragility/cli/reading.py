@@ -200,6 +200,9 @@ def compare(
     form = csv.form(labels, data)
     plan_files({"--changes": changes}, {"--labels": labels})
     audits = [fg.open_audit(directory) for directory in directories]
+    empty = next((name for name, audit in zip(directories, audits, strict=True) if not len(audit)), None)
+    if empty is not None:
+        raise DataError(f"the audit {empty} holds no certificates; there is nothing to compare")
     truth = read_labels(labels, target, id_column, form)
     min_confidence = audits[0].confident_from(min_confidence)
     summaries = [certs.summary(min_confidence=min_confidence, labels=truth) for certs in audits]

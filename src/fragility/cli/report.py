@@ -78,7 +78,7 @@ def report(
     if data is None and labels is None:
         refuse_without("--labels or --data", context, "target", "id_column")
     if model is None:
-        refuse_without("--model", context, "classes", "trust")
+        refuse_without("--model", context, "classes", "trust", "returns")
     audits = {str(directory): fg.open_audit(directory) for directory in directories}
     if len(audits) < len(directories):
         raise DataError("an audit is named twice; name each folder once")

@@ -16,7 +16,10 @@ from fragility.cli.tables import Columns, field_names, note_unlabelled, open_dat
 from fragility.cli.terminal import EXIT_CLAIM_FAILED, out
 from fragility.errors import FragilityError, VerificationError
 
-NEEDS_MODEL = ("target", "id_column", "rows", "sample", "separator", "encoding", "decimal", "classes", "trust")
+NEEDS_MODEL = (
+    *("target", "id_column", "rows", "sample", "separator", "encoding", "decimal"),
+    *("classes", "trust", "returns"),
+)
 
 
 def verify(

@@ -36,7 +36,7 @@ from fragility.gate.rules import MEASURES, PREDICTED, Rule, parse_rules, write_r
 from fragility.gate.scales import ENTRIES, check_scales, check_written_for, read_scales
 from fragility.gate.verdicts import GateResult, Outcome, Verdict
 from fragility.policy import LabelledRows
-from fragility.scores import CONFIDENT
+from fragility.scores import CONFIDENT, EARLY
 from fragility.stress.labels import BrittleLabels
 
 LARGEST_FILE = 1_000_000  # bytes of a rules file
@@ -193,6 +193,8 @@ class Gate:
                 continue
             limit = math.ceil(100.0 * max(each.bound_next(level) for each in shown)) / 100.0
             rules += [Rule(**one, at_most=limit)] if limit < 1.0 else []  # no audit could fail the others
+        if not rules:
+            raise DataError(*_say_underivable(given, min_confidence))
         return cls(tuple(rules), confidence, min_confidence, read_scales(rules, given[0].audit))
 
     def check(
@@ -239,6 +241,12 @@ class Gate:
         new, old = self._gather(audit, rows, labels, stress), []
         if against is not None:
             old = self._gather(against, rows, labels if labels_against is None else labels_against, stress_against)
+        if old and all(rule.allowance is None for rule in self.rules):
+            raise DataError(
+                "an earlier audit was given, and no rule compares with one; declare a rule with an allowance, or leave "
+                "out ",
+                Advice("against", "--against"),
+            )
         planned = []
         for rule in self.rules:
             audits = new
@@ -307,11 +315,25 @@ def _open_retrained(given: AnyAudit | Sequence[AnyAudit]) -> list[Audit]:
     return opened
 
 
+def _say_underivable(given: Sequence[AuditEvidence], min_confidence: float) -> tuple[str | Advice, ...]:
+    """Return why no rule follows from audits: what they show bounds no share below 100%."""
+    confident = min(int((one.read("confidence")["confidence"] >= min_confidence).sum()) for one in given)
+    noun = "prediction is" if confident == 1 else "predictions are"
+    return (
+        f"no rule can be derived: {confident} {noun} at least {min_confidence:.0%} confident, too few to bound a share "
+        "below 100%; audit more rows, count less confident predictions too with ",
+        Advice("min_confidence", "--min-confidence"),
+        ", or compare with an earlier audit with ",
+        Advice("allowance", "--allowance"),
+    )
+
+
 def _list_derived(audit: Audit) -> list[dict[str, Any]]:
     """Return what rules derived from an audit measure: whatever its certificates hold."""
+    groups = min(EARLY, audit.protocol.depth)
     derived: list[dict[str, Any]] = [
-        {"measure": "flips_early"},
-        {"measure": "flips_early", "by": PREDICTED},
+        {"measure": "flips_early", "groups": groups},
+        {"measure": "flips_early", "groups": groups, "by": PREDICTED},
         {"measure": "exposure", "above": EXPOSED},
     ]
     modes, lattice = audit.modes_declaration, audit.lattice_declaration

@@ -342,11 +342,9 @@ def _list_drops(cert: Certificate) -> tuple[tuple[str, float, float, float, floa
 def _list_losses(row: Mapping[str, Any], cert: Certificate | None) -> tuple[tuple[str, str, float], ...]:
     shares = [row["rcma"], row["independent_loss"], row["common_loss"]]
     names = LOSS_NAMES.values()
-    told = (
-        [words for _, words in cert.losses()] if cert else [f"{share:.0%} of the margin" for share in shares if share]
-    )
     known = [(name, share) for name, share in zip(names, shares, strict=True) if share is not None]
-    return tuple((name, words, share) for (name, share), words in zip(known, told, strict=False))
+    told = [words for _, words in cert.losses()] if cert else [f"{share:.0%} of the margin" for _, share in known]
+    return tuple((name, words, share) for (name, share), words in zip(known, told, strict=True))
 
 
 def _describe_search(row: Mapping[str, Any], cert: Certificate | None) -> tuple[tuple[str, str], ...]:
