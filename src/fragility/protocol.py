@@ -167,6 +167,7 @@ class Protocol:
         decision: Decision | float | Mapping[str, Any] | None = None,
         modes: Sequence[str] = DEFAULT_MODES,
         catalogue: int = CATALOGUE_SIZE,
+        joint_values: bool = False,
         noise: float = NOISE,
         sentinels: Mapping[str, Sequence[Any]] | None = None,
         outages: Any = None,
@@ -231,7 +232,12 @@ class Protocol:
             The failure modes to declare; ``stale`` needs an earlier table at the audit. ``sentinel`` and ``outage`` are
             added where their values are given.
         catalogue : int, default=24
-            How many values per group the mode ``wrong`` takes from the training rows.
+            How many values per group the mode ``wrong`` takes from the training rows. A nominal field in which most
+            rows have a value of their own, such as a name, has none; of one with more categories than this, those of
+            fewer than 5 rows are left out.
+        joint_values : bool, default=False
+            Whether the protocol may hold joint values of more than 4 fields that only single training rows have. Else
+            a group of so many fields has no values for the mode ``wrong``.
         noise : float, default=0.3
             How far the mode ``noisy`` moves a number, in training standard deviations.
         sentinels : mapping of str to sequence, optional
@@ -286,7 +292,7 @@ class Protocol:
             smoothing=one_vote if smoothing is None else parts.read_number("smoothing", smoothing),
             min_confidence=parts.read_number("min_confidence", min_confidence),
             decision=wrapped.decision if declared is None else declared,
-            modes=fit_modes(modes, catalogue, noise, sentinels, outages, evidence, own_groups),
+            modes=fit_modes(modes, catalogue, noise, sentinels, outages, evidence, own_groups, joint_values),
             training_digest=table_digest(rows.columns()),
             training_rows=len(rows),
         )

@@ -25,12 +25,18 @@ def mid_quantiles(values: Sequence[float], size: int) -> dict[float, float]:
 
 
 def frequencies(values: Sequence[Any], size: int) -> dict[Any, float]:
-    """The most frequent known categories with their frequencies, renormalised; ties in text order."""
+    """The most frequent known categories with their frequencies, renormalised; ties in text order.
+
+    None if most values are held by one row each. Of more categories than ``size``, those of at least 5 rows.
+    """
     counts: dict[Any, int] = {}
     for value in values:
         if not is_nan(value):
             counts[value] = counts.get(value, 0) + 1
-    kept = sorted(counts, key=lambda value: (-counts[value], str(value)))[:size]
+    if sum(counts.values()) > 1 and sum(1 for count in counts.values() if count == 1) > sum(counts.values()) / 2:
+        return {}
+    often = counts if len(counts) <= size else {value: count for value, count in counts.items() if count >= 5}
+    kept = sorted(often, key=lambda value: (-counts[value], str(value)))[:size]
     total = sum(counts[value] for value in kept)
     return {value: counts[value] / total for value in kept}
 

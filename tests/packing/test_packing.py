@@ -87,6 +87,19 @@ def test_a_check_says_of_each_source_what_was_checked(made, copy):
     assert "these sources are believed as they are: the certificates; fragility verify" in alone.verdict
 
 
+def test_examples_of_comparisons_are_packed_without_values(made, tmp_path):
+    found = fg.compare_models(made.model, shifted(made.model), made.rows[:20], made.certs.protocol)
+    assert found.smallest is not None and found.smallest.row
+    bare = fg.pack_evidence(made.home / "audit", tmp_path / "bare", parity=found)
+    assert fg.check_pack(bare)
+    kept = fg.ModelParity.load(bare / "parity" / "0.json").examples
+    assert kept and all(each.row == {} and not any(each.changed.values()) for each in kept)
+    assert "The row, to paste" not in (bare / "report.html").read_text()
+    whole = fg.pack_evidence(made.home / "audit", tmp_path / "whole", parity=found, values=True)
+    assert fg.check_pack(whole) and "The row, to paste" in (whole / "report.html").read_text()
+    assert fg.ModelParity.load(whole / "parity" / "0.json") == found
+
+
 def test_no_figure_is_computed_before_the_list_of_figures_is_right(copy, monkeypatch):
     asked = []
     add = SourceReader._add

@@ -36,6 +36,9 @@ def pack(
         list[Path] | None,
         option("--parity FILE", "A comparison that `fragility parity` wrote as JSON. May be repeated."),
     ] = None,
+    values: Annotated[
+        bool, option("--values", "Keep the values of rows in the examples of --parity; else they name fields alone.")
+    ] = False,
     reliability: Annotated[
         Path | None,
         option("--reliability FILE", "Failure probabilities of the audited rows, as JSON of `fragility reliability`."),
@@ -71,6 +74,8 @@ def pack(
     """
     if labels is None:
         refuse_without("--labels", context, "target", "id_column")
+    if not parity:
+        refuse_without("--parity", context, "values")
     plan_pack(out_path)
     form = csv.form(labels, stress)
     written = fg.pack_evidence(
@@ -81,6 +86,7 @@ def pack(
         labels=read_labels(labels, target, id_column, form),
         stress=None if stress is None else read_stress_labels(stress, form),
         parity=[fg.ModelParity.load(path) for path in parity or ()],
+        values=values,
         reliability=None if reliability is None else _read_reliability(reliability),
         min_confidence=min_confidence,
         certificates=not without_certificates,

@@ -9,9 +9,12 @@
     outage    whole record    recorded events: the groups of an event go to their baselines together
 
 The catalogue is in raw units. It holds quantiles of numeric fields and frequencies of categories, so no training row
-can be reconstructed from it; only a group of several fields keeps joint values, those of ``size`` rows. Neither depends
-on the order of the training rows. The training range of each ordered field is kept beside the modes, for stability
-intervals.
+can be reconstructed from it. Values that belong to single rows are left out: a nominal field in which most rows have a
+value of their own has no catalogue, and one with more categories than the catalogue holds only lists those of at least
+``LEAST_ROWS`` rows. Only a group of several fields keeps joint values, those of ``size`` rows; a group of more than
+``JOINT_FIELDS`` fields whose joint values are mostly those of single rows has none, unless ``joint`` asks for them.
+Nothing depends on the order of the training rows. The training range of each ordered field is kept beside the modes,
+for stability intervals.
 """
 
 from __future__ import annotations
@@ -38,6 +41,8 @@ MODES = ("lost", "wrong", "noisy", "stale", "sentinel", "outage")
 DEFAULT_MODES = ("lost", "wrong", "noisy")
 CATALOGUE_SIZE = 24
 LARGEST_CATALOGUE = 1000
+LEAST_ROWS = 5  # that have a category of a field with many
+JOINT_FIELDS = 4  # more of them describe a person
 NOISE = 0.3
 NOISE_STEPS = (-1.0, -0.5, 0.5, 1.0)  # times e s
 NOISE_DIRECTIONS = {"downward": NOISE_STEPS[:2], "upward": NOISE_STEPS[2:]}  # the steps of one are equally likely
@@ -245,8 +250,9 @@ def fit_modes(
     outages: Any,
     evidence: TrainingEvidence,
     groups: Sequence[Group],
+    joint: bool = False,
 ) -> FailureModes:
-    """Return the failure modes of a protocol, fitted on its training rows."""
+    """Return the failure modes of a protocol, fitted on its training rows; joint: as in ``fit_catalogue``."""
     wanted = {names} if isinstance(names, str) else {*names}
     if unknown := wanted - set(MODES):
         raise ProtocolError(f"modes must be among {', '.join(MODES)}, got {min(map(str, unknown))!r}")
@@ -258,7 +264,7 @@ def fit_modes(
         wanted |= {mode} if values else set()
     return FailureModes(
         declared=tuple(mode for mode in MODES if mode in wanted),
-        catalogue=fit_catalogue(evidence, groups, catalogue) if "wrong" in wanted else (),
+        catalogue=fit_catalogue(evidence, groups, catalogue, joint) if "wrong" in wanted else (),
         catalogue_size=int(catalogue) if "wrong" in wanted else 0,
         noise=noise,
         whole=fit_whole_columns(evidence) if "noisy" in wanted else (),
@@ -286,11 +292,15 @@ def _is_ordered(field: Field) -> bool:
     return field.kind == "numeric" or (field.type == "date" and not field.categorical)
 
 
-def fit_catalogue(evidence: TrainingEvidence, groups: Sequence[Group], size: int) -> tuple[GroupValues, ...]:
+def fit_catalogue(
+    evidence: TrainingEvidence, groups: Sequence[Group], size: int, joint: bool = False
+) -> tuple[GroupValues, ...]:
     """Return the catalogue of the groups whose values are known in raw units.
 
     A group has none if a column of it comes from a field that another group shares, or from values that a protocol
-    cannot hold; a sparse matrix has none at all.
+    cannot hold, or that are those of single rows; a sparse matrix has none at all.
+
+    joint: also list joint values of many fields that only single rows have.
     """
     if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or not 1 <= size <= LARGEST_CATALOGUE:
         raise ProtocolError(f"catalogue must be a whole number from 1 to {LARGEST_CATALOGUE}, got {size!r}")
@@ -302,7 +312,9 @@ def fit_catalogue(evidence: TrainingEvidence, groups: Sequence[Group], size: int
     for group, names in _own_fields(evidence, groups).items():
         fields = [by_name[name] for name in names]
         counted = (
-            _count_field(frame[names[0]], fields[0], size) if len(names) == 1 else _count_rows(frame, fields, size)
+            _count_field(frame[names[0]], fields[0], size)
+            if len(names) == 1
+            else _count_rows(frame, fields, size, joint)
         )
         if counted:
             found.append(GroupValues(group, names, tuple(counted), tuple(counted.values())))
@@ -338,18 +350,29 @@ def _count_field(column: pd.Series, field: Field, size: int) -> dict[tuple[Scala
         counts = known.value_counts()
     except TypeError:  # cells that have no hash, such as lists, cannot be counted
         return {}
-    pairs = [(_plain_value(value, field), int(count)) for value, count in counts.items() if count]
+    if _is_near_unique(counts):
+        return {}
+    least = LEAST_ROWS if (counts > 0).sum() > size else 1
+    pairs = [(_plain_value(value, field), int(count)) for value, count in counts.items() if count >= least]
     if any(value is None for value, _ in pairs):
         return {}
     pairs.sort(key=lambda pair: (-pair[1], str(pair[0]), type(pair[0]).__name__))
     return {(value,): count for value, count in pairs[:size]}
 
 
-def _count_rows(frame: pd.DataFrame, fields: Sequence[Field], size: int) -> dict[tuple[Scalar, ...], int]:
+def _is_near_unique(counts: pd.Series) -> bool:
+    """Whether most rows have a value of their own; counts: of each value."""
+    return bool(2 * (counts == 1).sum() > counts.sum() > 1)
+
+
+def _count_rows(frame: pd.DataFrame, fields: Sequence[Field], size: int, joint: bool) -> dict[tuple[Scalar, ...], int]:
     """Return the joint values of ``size`` distinct rows, chosen by a hash of their content, with their counts."""
     names = [field.name for field in fields]
     digests = pd.Series(row_digests({name: frame[name] for name in names}))
-    counts = digests.value_counts().sort_index()[:size]
+    counts = digests.value_counts()
+    if len(fields) > JOINT_FIELDS and not joint and _is_near_unique(counts):
+        return {}
+    counts = counts.sort_index()[:size]
     found: dict[tuple[Scalar, ...], int] = {}
     for digest, count in counts.items():
         row = frame[names].iloc[int(np.argmax(digests == digest))]

@@ -74,6 +74,7 @@ def pack_evidence(
     labels: Mapping[Hashable, Any] | None = None,
     stress: BrittleLabels | pa.Table | None = None,
     parity: ModelParity | Sequence[ModelParity] = (),
+    values: bool = False,
     reliability: FailureProbability | Mapping[str, Any] | None = None,
     min_confidence: float | None = None,
     certificates: bool = True,
@@ -106,6 +107,8 @@ def pack_evidence(
         Labels of held-out stress, from :func:`label_brittle`; they are packed too.
     parity : ModelParity or sequence of ModelParity, default=()
         Comparisons of the audited model with other artefacts of it, from :func:`compare_models`.
+    values : bool, default=False
+        Whether the examples of these comparisons keep the values of their rows; else they name fields alone.
     reliability : FailureProbability or mapping, optional
         From :func:`failure_probability`, of the audited rows; or what its JSON file holds.
     min_confidence : float, optional
@@ -184,7 +187,7 @@ def pack_evidence(
                 if rules is None:
                     raise DataError("an earlier audit is for rules with an allowance; add ", Advice("rules", "--rules"))
                 _copy_audit(Path(against), folder / EARLIER, certificates=True)
-            _copy_documents(folder, rules, labels, stress, parity, reliability)
+            _copy_documents(folder, rules, labels, stress, parity, values, reliability)
             if public_key is not None:
                 _copy_key(folder / AUDIT_KEY, public_key)
             if key is not None:
@@ -225,6 +228,7 @@ def _copy_documents(
     labels: Any,
     stress: Any,
     parity: Any,
+    values: bool,
     reliability: FailureProbability | Mapping[str, Any] | None,
 ) -> None:
     """Put what was given beside the audit, each in the one form that a pack has it in."""
@@ -244,7 +248,7 @@ def _copy_documents(
         if not isinstance(each, ModelParity):
             raise DataError(f"parity must be what compare_models returns, got {type(each).__name__}")
         (folder / PARITY).mkdir(exist_ok=True)
-        each.save(folder / PARITY / f"{place}.json")
+        (each if values else each.without_values()).save(folder / PARITY / f"{place}.json")
     if reliability is not None:
         write_json(
             folder / RELIABILITY, reliability.to_dict() if isinstance(reliability, FailureProbability) else reliability

@@ -6,7 +6,7 @@ import csv
 import io
 import typing
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, ClassVar
 
 import pandas as pd
@@ -185,10 +185,10 @@ class ParityExample:
     id : str
         The id of the row that it was made from.
     row : dict of str to value
-        The whole row; a missing value is None.
+        The whole row; a missing value is None. Empty if the values were left out.
     changed : dict of str to value
         The fields that were changed, with their values in the data. Both models agree on that row. Nothing is changed
-        if they differ on a row as it is.
+        if they differ on a row as it is. None for each value that was left out.
     cleared_by : tuple of str
         For a row as it is: groups whose loss makes the models agree.
     a, b : ModelAnswer
@@ -205,6 +205,16 @@ class ParityExample:
     a: ModelAnswer
     b: ModelAnswer
     numbers: tuple[str, ...]
+
+    def without_values(self) -> ParityExample:
+        """Return the example with the names of fields alone, to hand over to others.
+
+        Returns
+        -------
+        ParityExample
+            Without the row; ``changed`` names the fields.
+        """
+        return replace(self, row={}, changed=dict.fromkeys(self.changed), numbers=())
 
     def to_pandas(self) -> pd.DataFrame:
         """Return the row as a table of one row.
@@ -356,6 +366,17 @@ class ModelParity(JsonFile):
             raise DataError("the comparison contradicts itself: its verdict does not follow from its counts")
         return found
 
+    def without_values(self) -> ModelParity:
+        """Return the comparison without the values of rows, to hand over to others.
+
+        Returns
+        -------
+        ModelParity
+            Its examples name fields, and hold no values of them. What reveals a difference still names values that the
+            protocol lists.
+        """
+        return replace(self, examples=tuple(each.without_values() for each in self.examples))
+
     def to_text(self, top: int = 10) -> str:
         """Return the finding, the counts by kind, what reveals a difference and the smallest example.
 
@@ -458,6 +479,8 @@ def describe_change(example: ParityExample) -> str:
     if not example.changed:
         cleared = f"; they agree once {' or '.join(example.cleared_by)} is lost" if example.cleared_by else ""
         return f"row {example.id} as it is{cleared}"
+    if not example.row:
+        return f"row {example.id} with other values of {', '.join(example.changed)}"
     parts = (f"{name} {_write(example.row[name])} instead of {_write(was)}" for name, was in example.changed.items())
     return f"row {example.id} with {', '.join(parts)}"
 
@@ -490,7 +513,7 @@ def _write_lines(found: ModelParity, top: int) -> list[str]:
             f"smallest example: {describe_change(example)}",
             f"  A {example.a}",
             f"  B {example.b}",
-            f"  {example.to_python()}",
+            *([f"  {example.to_python()}"] if example.row else []),
         ]
     return [escape_controls(line) for line in lines]
 

@@ -53,7 +53,7 @@ def _show_parity(found: ModelParity) -> list[Block]:
             ("Smallest example", describe_change(example)),
             ("A", str(example.a)),
             ("B", str(example.b)),
-            ("The row, to paste", example.to_python()),
+            *([("The row, to paste", example.to_python())] if example.row else []),
         ]
         if example.kind == CLEAN:
             entries[0] = ("Example", describe_change(example))
