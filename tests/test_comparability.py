@@ -13,7 +13,6 @@ from fragility.certificates.comparison import (
     list_differences,
 )
 from fragility.models.decision import Decision
-from fragility.protocol import Group
 
 
 def protocol(**declared):
@@ -69,8 +68,9 @@ def test_a_path_of_one_group_says_nothing_about_two():
 
 
 def test_groups_of_the_same_names_with_other_columns_differ():
-    first = protocol(baseline="mean", groups={f"x{i}": "ab"[i % 2] for i in range(6)})
-    swapped = replace(first, groups=(Group("a", first.groups[1].columns), Group("b", first.groups[0].columns)))
+    first, swapped = (
+        protocol(baseline="mean", groups={f"x{i}": names[i % 2] for i in range(6)}) for names in ("ab", "ba")
+    )
     (found,) = differences_between(first, swapped)
     assert found.setting == "groups" and found.decides_flips and "others" in found.second
 

@@ -8,7 +8,10 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from sklearn.compose import make_column_transformer
 from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import fragility as fg
 from fragility.gate.rules import parse_rules
@@ -205,6 +208,39 @@ def test_limits_of_several_audits_cover_how_far_retrained_models_differ(retraine
         fg.Gate.derive(retrained[:2])
     with pytest.raises(fg.DataError, match="the sequence is empty"):
         fg.Gate.derive([])
+
+
+def train_again(X, y, seed):
+    """Return a one-hot pipeline and its training rows, which lack a rare category if the seed is odd."""
+    rare = X["purpose"].value_counts().index[-1]
+    rows = [i for i in X[:700].sample(650, random_state=seed).index if seed % 2 == 0 or X["purpose"][i] != rare]
+    encode = make_column_transformer(
+        (StandardScaler(), ["duration"]), (OneHotEncoder(handle_unknown="ignore"), ["purpose", "housing"])
+    )
+    return make_pipeline(encode, LogisticRegression()).fit(X.loc[rows], y.loc[rows]), X.loc[rows]
+
+
+@pytest.mark.parametrize("space", ["transformed", "raw"])
+def test_models_trained_again_without_a_rare_category_are_judged_together(space):
+    X, y = fg.load_credit_g()
+    X = X[["duration", "purpose", "housing"]].astype({"purpose": object, "housing": object})
+    trained = [train_again(X, y, seed) for seed in range(4)]
+    shared = fg.Protocol.fit(*trained[0], space="raw")
+    protocols = [fg.Protocol.fit(*one) if space == "transformed" else shared for one in trained]
+    audits = [fg.audit(model, X[700:800], own) for (model, _), own in zip(trained, protocols, strict=True)]
+    assert len({len(own.columns) for own in protocols}) == (2 if space == "transformed" else 1)
+    found = gate_of({"measure": "flips_early", "allowance": 0.9}, {"measure": "exposure", "at_most": 0.9}).check(
+        audits[:2], audits[2:]
+    )
+    assert found.outcome in ("pass", "inconclusive")
+
+
+def test_a_protocol_for_other_columns_is_refused_with_both_ways_out():
+    X, y = fg.load_credit_g()
+    X = X[["duration", "purpose", "housing"]].astype({"purpose": object, "housing": object})
+    own, (other, _) = train_again(X, y, 0), train_again(X, y, 1)
+    with pytest.raises(fg.ProtocolError, match=r"made for \d+ col.*with the same settings, or one .* space='raw'"):
+        fg.audit(other, X[700:800], fg.Protocol.fit(*own))
 
 
 def test_retrained_models_are_judged_by_their_means(retrained, tmp_path):

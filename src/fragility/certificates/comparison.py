@@ -226,10 +226,14 @@ def _values(protocol: Protocol) -> dict[str, Any]:
 
 
 def _other_groups(first: Protocol, second: Protocol) -> list[SettingDifference]:
-    """Compare groups by their names; by their columns too where both protocols have the same columns."""
+    """Compare groups by their names and raw fields; by their columns too where both protocols have the same columns.
+
+    Columns may differ: a model that was trained again need not have a column for each rare category.
+    """
     one, two = ({group.name: frozenset(group.columns) for group in p.groups} for p in (first, second))
     same_columns = frozenset().union(*one.values()) == frozenset().union(*two.values())
-    if one.keys() == two.keys() and (one == two or not same_columns):
+    same_fields = first.evidence.group_fields == second.evidence.group_fields
+    if same_fields and (one == two or not same_columns):
         return []
     told = [f"{len(p.groups)}, {p.grouping}" for p in (first, second)]
     second_told = told[1] if told[0] != told[1] else f"{told[1]}, others"

@@ -321,7 +321,8 @@ def _bind_transformed(
     if matrix.shape[1] != len(declared):
         raise ProtocolError(
             f"the protocol was made for {len(declared)} columns, the model's estimator is handed {matrix.shape[1]}; "
-            "fit a protocol for this model"
+            "fit a protocol for this model with the same settings, or one for both with ",
+            Advice.argument("space", "raw"),
         )
     names = list(rows.names) if model.transformer is None else output_names(model.transformer, len(declared))
     if names != declared:
