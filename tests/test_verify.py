@@ -16,7 +16,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pipelines import fitted
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.linear_model import LogisticRegression
 
+import fragility as fg
 from fragility.auditing.pipeline import audit
 from fragility.certificates import Certificates, Claims
 from fragility.certificates.claims import MEASURED, derived_claims
@@ -84,7 +87,10 @@ def test_what_was_audited_is_verified(family: str, reading: str, space: str, tmp
         "recomputation",
         *(["lattice"] if certificates.lattice is not None else []),
     ]
-    assert str(result).splitlines()[-1] == "verified: every claim of all 6 certificates holds" == result.verdict
+    told = (
+        "verified: every claim of all 6 certificates holds; not checked: that the protocol is fitted on training rows"
+    )
+    assert str(result).splitlines()[-1] == told == result.verdict
     assert result.complete and "margins within 1e-06" in str(result)
     assert verify(certificates, own.model, own.X_test[:6])
 
@@ -472,3 +478,39 @@ def test_frames_of_other_kinds_verify_too(saved, case) -> None:
     plain = fitted("credit_g", "logistic", "transformed")
     certificates = audit(plain.model, case.X_test[:N], Protocol.fit(plain.model, plain.X_train), engine="blackbox")
     assert verify(certificates, plain.model, polars.from_pandas(case.X_test[:N]).to_pandas(), ids=ids)
+
+
+# --- what is proved, and what is not ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", ["lightgbm", "logistic"])
+def test_a_baseline_that_suits_its_author_is_found_with_the_training_rows(family):
+    """Certificates follow from model, rows and protocol; only training rows tell whether the baseline is theirs."""
+    own = fitted("credit_g", family, "transformed")
+    protocol, X = fg.Protocol.fit(own.model, own.X_train, depth=3, severities=(0.5, 1.0)), own.X_test[:12]
+    honest = fg.verify(fg.audit(own.model, X, protocol, lattice=False), own.model, X, train=own.X_train)
+    assert honest.complete and honest.verdict.endswith("and the protocol is fitted on the training rows given")
+    assert "that these are the rows the model was trained on" in honest.not_proved
+    kind = next(place for place, column in enumerate(protocol.columns) if column.kind == "numeric")
+    moved = replace(protocol.columns[kind], baseline=protocol.columns[kind].baseline + 0.5)
+    columns = (*protocol.columns[:kind], moved, *protocol.columns[kind + 1 :])
+    made = fg.audit(own.model, X, replace(protocol, columns=columns), lattice=False)
+    believed = fg.verify(made, own.model, X)
+    assert believed and "not checked: that the protocol is fitted on training rows" in believed.verdict
+    assert believed.not_proved[0] == "that the protocol is fitted on training rows"
+    result = fg.verify(made, own.model, X, train=own.X_train)
+    assert [check.name for check in result.checks if not check.passed] == ["training"]
+    assert [difference.field for difference in result.checks[-1].differences] == ["protocol.columns"]
+    document = json.loads(json.dumps(result.to_dict()))
+    assert document["verdict"] == "NOT verified: training failed" and document["proved"] == []
+
+
+def test_another_kind_of_model_is_another_fingerprint_whatever_it_answers():
+    """A model that refuses missing cells is not the one audited: that is said, and not what it lacks."""
+    X, y = fg.load_credit_g()
+    X = X[["duration", "age", "installment_commitment"]].astype(float)
+    X.iloc[::7, 0] = np.nan
+    audited, other = HistGradientBoostingClassifier(max_iter=5).fit(X, y), LogisticRegression().fit(X.fillna(0.0), y)
+    result = fg.verify(fg.audit(audited, X[:30], fg.Protocol.fit(audited, X)), other, X[:30])
+    assert "model" in [check.name for check in result.checks if not check.passed]
+    assert "fingerprint: claimed" in str(result)

@@ -12,12 +12,12 @@ from rich.markup import escape
 import fragility as fg
 import fragility.cli.options as opt
 from fragility.cli.options import option, refuse_without
-from fragility.cli.tables import Columns, field_names, note_unlabelled, open_data
+from fragility.cli.tables import Columns, field_names, note_unlabelled, open_data, read_training
 from fragility.cli.terminal import EXIT_CLAIM_FAILED, out
 from fragility.errors import FragilityError, VerificationError
 
 NEEDS_MODEL = (
-    *("target", "id_column", "rows", "sample", "separator", "encoding", "decimal"),
+    *("target", "train", "id_column", "rows", "sample", "separator", "encoding", "decimal"),
     *("classes", "trust", "returns"),
 )
 
@@ -35,6 +35,10 @@ def verify(
             "--data DATA",
             "The rows that were audited, to recompute their claims: a file, a folder of files, a pattern or address.",
         ),
+    ] = None,
+    train: Annotated[
+        Path | None,
+        option("--train TRAIN", "The training rows, to fit the protocol's baselines, catalogue and ranges again."),
     ] = None,
     public_key: Annotated[
         Path | None, option("--public-key PUB", "Check that whoever has this key signed the audit and protocol.")
@@ -87,10 +91,11 @@ def verify(
             protocol = read_protocol(directory)
         except FragilityError:
             protocol = None  # verify says why it cannot be read
-        Columns(target, id_column, fields=field_names(loaded, protocol))  # refuses fields of the model
+        own = Columns(target, id_column, fields=field_names(loaded, protocol))  # refuses fields of the model
         note_unlabelled(target in source.column_names, target, data)
         source = replace(source, fields=() if protocol is None else protocol.fields)
-        outcome = fg.verify(directory, loaded, source, sample=sample)
+        training = None if train is None else read_training(train, own, csv.form(train))
+        outcome = fg.verify(directory, loaded, source, sample=sample, train=training)
         if public_key is not None:
             from fragility.trust.signing import SIGNATURE_FILE, signature_checks
 

@@ -16,6 +16,7 @@ from fragility.text import escape_controls
 
 MAX_LISTED = 20
 MAX_KEPT = 10_000  # differences; what is wrong in more rows than this is counted only
+NOT_FITTED = "that the protocol is fitted on training rows"
 FORGED_SHARE = 0.01  # the share of forged rows for which the chance to escape a sample is told
 # What a document of unknown origin can still set off behind the checks that name its fault.
 MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, pa.ArrowException)
@@ -116,6 +117,8 @@ class Verification:
         it cannot read the model here.
     intervals_unsearched : int
         The same for their intervals block.
+    assumed : tuple of str
+        What no check has shown, whatever was recomputed, as ``that ...``.
     """
 
     checks: tuple[Check, ...]
@@ -125,6 +128,7 @@ class Verification:
     rows_recomputed: int = 0
     rows_unsearched: int = 0
     intervals_unsearched: int = 0
+    assumed: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         return all(check.passed for check in self.checks)
@@ -153,14 +157,51 @@ class Verification:
         return math.prod((n - many - i) / (n - i) for i in range(few)) if few + many <= n else 0.0
 
     @property
+    def proved(self) -> tuple[str, ...]:
+        """What the checks have shown; nothing if one failed."""
+        return tuple(f"{check.name}: {check.detail}" for check in self.checks) if self else ()
+
+    @property
+    def not_proved(self) -> tuple[str, ...]:
+        """What they have not: what was not recomputed, and what is taken on trust."""
+        return (*self._gaps(), *self.assumed) if self else ()
+
+    @property
     def verdict(self) -> str:
-        """The result in one line."""
+        """The result in one line, which names what was not checked."""
         if not self:
             failed = [check.name for check in self.checks if not check.passed]
             return f"NOT verified: {' and '.join(failed)} failed"
+        fitted = any(check.name == "training" for check in self.checks)
+        rest = ", and the protocol is fitted on the training rows given" if fitted else f"; not checked: {NOT_FITTED}"
         if self.complete:
-            return f"verified: every claim of all {self.rows_present} certificates holds"
-        return f"verified in part: every claim recomputed holds; {'; '.join(self._gaps())}"
+            return f"verified: every claim of all {self.rows_present} certificates holds{rest}"
+        return f"verified in part: every claim recomputed holds; {'; '.join(self._gaps())}{rest}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plain form.
+
+        Returns
+        -------
+        dict
+            The verdict, each check, and what was proved and what was not.
+        """
+        return {
+            "verified": bool(self),
+            "complete": self.complete,
+            "verdict": self.verdict,
+            "checks": [
+                {
+                    "name": check.name,
+                    "passed": check.passed,
+                    "detail": check.detail,
+                    "differences": [str(one) for one in check.differences],
+                }
+                for check in self.checks
+            ],
+            "proved": list(self.proved),
+            "not_proved": list(self.not_proved),
+        }
 
     def _gaps(self) -> list[str]:
         """Say what was not checked."""
@@ -184,7 +225,9 @@ class Verification:
         return gaps
 
     def __str__(self) -> str:
-        return "\n".join([*describe_checks(self.checks), self.verdict])
+        unproved = [f"not proved: {text}" for text in self.not_proved]
+        proved = ["proved: the lines above"] if self else []
+        return "\n".join([*describe_checks(self.checks), *proved, *map(escape_controls, unproved), self.verdict])
 
     __repr__ = __str__
 

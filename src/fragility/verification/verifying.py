@@ -17,6 +17,7 @@ Checks, in this order, each reported whether or not an earlier one failed:
                  raw rows at both ends of every interval, one step beyond them, at the values of the catalogue and at
                  random values in between
 10. baselines    where the finding was computed again under other baselines: the same, row by row
+11. training     where training rows are given: everything that the protocol fits, fitted again
 
 Integers and names must be equal; floats may differ by the tolerance that follows from the protocol.
 """
@@ -60,8 +61,9 @@ from fragility.verification.integrity import (
     load_audit,
 )
 from fragility.verification.intervals import IntervalsRecheck
-from fragility.verification.outcome import Check, Difference, Verification
+from fragility.verification.outcome import NOT_FITTED, Check, Difference, Verification
 from fragility.verification.recomputing import BaselineRecheck, ClaimRecheck, LatticeRecheck, ModesRecheck
+from fragility.verification.training import check_training
 from fragility.verification.values import find_unreal
 
 
@@ -74,6 +76,7 @@ def verify(
     sample: int | None = None,
     seed: int | None = None,
     progress: bool | None = None,
+    train: Any = None,
 ) -> Verification:
     """Check the certificates of a folder (or in memory) against the model and the rows they speak of.
 
@@ -98,6 +101,9 @@ def verify(
         something: whoever knows which rows will be recomputed can forge the others.
     progress : bool, optional
         A bar on the terminal; by default if there is one.
+    train : array or table, optional
+        The rows that the protocol was fitted on: its baselines, catalogue, ranges and spreads are then fitted again.
+        Without them nobody can tell that they come from the training rows, and the result says so.
 
     Returns
     -------
@@ -118,7 +124,9 @@ def verify(
     >>> model = LogisticRegression().fit(X, y)
     >>> certs = fg.audit(model, X[:100], fg.Protocol.fit(model, X))
     >>> fg.verify(certs, model, X[:100]).verdict
-    'verified: every claim of all 100 certificates holds'
+    'verified: every claim of all 100 certificates holds; not checked: that the protocol is fitted on training rows'
+    >>> fg.verify(certs, model, X[:100], train=X).verdict
+    'verified: every claim of all 100 certificates holds, and the protocol is fitted on the training rows given'
     >>> fg.verify(certs[:5], model, X[:100]).complete
     False
     """
@@ -132,7 +140,7 @@ def verify(
     except FragilityError as error:
         raise VerificationError("the model cannot be used: ", error) from error
     checks = [first, check_digests(loaded), check_protocol(loaded)]
-    counts = {"rows_audited": loaded.audit.manifest.input.rows, "rows_present": len(loaded)}
+    counts: dict[str, Any] = {"rows_audited": loaded.audit.manifest.input.rows, "rows_present": len(loaded)}
     found = Recomputation(loaded)
     try:
         with progress_bar("recomputing", progress) as report:
@@ -141,6 +149,8 @@ def verify(
         checks += [_check_model(loaded, given.model), Check("input", False, str(error))]
         return Verification(tuple(checks), **counts)
     except FragilityError as error:
+        if given.model.fingerprint != loaded.audit.manifest.model.fingerprint:  # of another model nothing more is said
+            return Verification((*checks, _check_model(loaded, given.model)), **counts)
         raise VerificationError("the rows cannot be audited: ", error) from error
     checks += [_check_model(loaded, given.model, found.impossible)]
     checks += [_check_refused(found.admitted)] if found.admitted else []
@@ -155,9 +165,21 @@ def verify(
         checks += [found.modes.check()] if loaded.audit.manifest.modes is not None else []
         checks += [found.intervals.check()] if loaded.audit.manifest.intervals is not None else []
         checks += [found.baselines.check()] if loaded.audit.baselines is not None else []
+    checks += [check_training(given.model, train, loaded.audit.protocol)] if train is not None else []
     counts |= {"rows_given": found.rows_given, "rows_recomputed": found.claims.rows}
     counts |= {"rows_unsearched": found.lattice.unsearched, "intervals_unsearched": found.intervals.unsearched}
-    return Verification(tuple(checks), **counts)
+    partial = tuple(loaded.audit.manifest.model.partial)
+    return Verification(tuple(checks), **counts, assumed=_list_assumed(found, partial, fitted=train is not None))
+
+
+def _list_assumed(found: Recomputation, partial: Sequence[str], *, fitted: bool) -> tuple[str, ...]:
+    """Return what no check of these has shown, whatever their outcome."""
+    told = [] if fitted else [NOT_FITTED]
+    told += ["that these are the rows the model was trained on"] if fitted else []
+    unknown = [name for name, answers in found.admitted.items() if answers is None]
+    told += [f"that the model has no answer under the baselines {', '.join(unknown)}"] if unknown else []
+    told += [f"what the fingerprint does not cover: {'; '.join(partial)}"] if partial else []
+    return (*told, "that the rows audited are like those the model will see")
 
 
 @dataclass(eq=False)

@@ -1,0 +1,102 @@
+"""The training check: what a protocol says of its training rows, fitted again from rows that are said to be these.
+
+Certificates follow from model, rows and protocol; whether the baseline is one of the training data, and not one that
+suits its author, can only be told with the training rows. Declared settings are taken from the protocol, and everything
+that is fitted must come out as it states it.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from fragility.certificates.manifest import identical
+from fragility.errors import Advice, FragilityError, VerificationError
+from fragility.models import Model
+from fragility.protocol import Protocol
+from fragility.verification.outcome import Check, Difference
+
+FITTED = ("fields", "columns", "groups", "artificial", "alternatives", "refused", "training_digest", "training_rows")
+FITTED_MODES = ("catalogue", "whole", "ranges")
+SHOWN = 80
+
+
+def check_training(model: Model, X_train: Any, protocol: Protocol) -> Check:
+    """Return whether the fitted parts of a protocol are those that these training rows give."""
+    settings = _read_settings(protocol)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what a fit says of rows that somebody has chosen long ago
+            again = Protocol.fit(model, X_train, **settings)
+    except FragilityError as error:
+        return Check("training", False, f"the protocol cannot be fitted on the training rows given: {error}")
+    stated, fresh = protocol.to_dict(), again.to_dict()
+    pairs = {f"protocol.{name}": (stated[name], fresh[name]) for name in FITTED}
+    pairs |= {f"protocol.modes.{name}": (stated["modes"][name], fresh["modes"][name]) for name in FITTED_MODES}
+    differences = tuple(
+        Difference("all", name, *_shorten(claimed, found))
+        for name, (claimed, found) in pairs.items()
+        if not identical(claimed, found)
+    )
+    if differences:
+        return Check("training", False, "the protocol is not fitted on these training rows", differences=differences)
+    own = "" if protocol.baseline != "explicit" else "; its explicit baseline was chosen, not fitted"
+    return Check("training", True, f"the protocol is fitted on these {protocol.training_rows:,} training rows{own}")
+
+
+def _read_settings(protocol: Protocol) -> dict[str, Any]:
+    """Return the declared settings, as `Protocol.fit` takes them; recorded outages take no part in what is fitted."""
+    modes = protocol.modes
+    settings: dict[str, Any] = {
+        "space": protocol.space,
+        "baseline": protocol.baseline,
+        "operators": protocol.operators,
+        "severities": protocol.severities,
+        "depth": protocol.depth,
+        "reading": protocol.reading,
+        "weights": protocol.weights,
+        "exposure_weights": protocol.exposure_weights,
+        "resolution": protocol.resolution,
+        "smoothing": protocol.smoothing,
+        "min_confidence": protocol.min_confidence,
+        "nominal": [own.name for own in protocol.fields if own.kind == "nominal" and own.type in ("integer", "number")],
+        "decision": protocol.decision,
+        "modes": [mode for mode in modes.declared if mode not in ("outage", "sentinel")],
+        "catalogue": modes.catalogue_size or 1,
+        "noise": modes.noise,
+        "sentinels": {one.field: list(zip(one.values, one.weights, strict=True)) for one in modes.sentinels},
+    }
+    if protocol.baseline == "explicit":
+        values = {column.name: column.baseline for column in protocol.columns}
+        settings |= {"baseline": values, "baseline_units": "raw" if protocol.space == "raw" else "transformed"}
+    if protocol.grouping.startswith("merged"):
+        settings |= {"groups": "merged", "merge_threshold": float(protocol.grouping.removeprefix("merged at "))}
+    elif protocol.grouping == "declared":
+        settings["groups"] = _read_groups(protocol)
+    return settings
+
+
+def _read_groups(protocol: Protocol) -> dict[str, list[str]]:
+    """Return declared groups as a map from blocks to raw fields."""
+    names = {field.name for field in protocol.fields}
+    missing = next((other for other in protocol.stored if other.name == "missing"), None)
+    groups = protocol.groups if missing is None or missing.groups is None else missing.groups
+    if any(column not in names for group in groups for column in group.columns):
+        raise VerificationError(
+            "the protocol declares groups of transformed columns and does not say of which fields, so it cannot be "
+            "fitted again; leave out ",
+            Advice("train", "--train"),
+        )
+    return {group.name: list(group.columns) for group in groups}
+
+
+def _shorten(claimed: Any, found: Any) -> tuple[str, str]:
+    """Return two values as text, of lists and objects the first entry that differs."""
+    if isinstance(claimed, dict) and isinstance(found, dict) and claimed.keys() == found.keys():
+        pairs = [(claimed[name], found[name]) for name in claimed]
+    elif isinstance(claimed, list) and isinstance(found, list) and len(claimed) == len(found):
+        pairs = list(zip(claimed, found, strict=True))
+    else:
+        pairs = []
+    one, other = next(((a, b) for a, b in pairs if not identical(a, b)), (claimed, found))
+    return f"{one!s:.{SHOWN}}", f"{other!s:.{SHOWN}}"
