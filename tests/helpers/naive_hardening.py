@@ -126,14 +126,15 @@ def naive_training_set(
 ) -> tuple[Rows, list[str], list[float]]:
     """Originals with their part of the weight, then the twins, copy by copy, with the rest among them.
 
-    A row is known by its raw values and degraded as the estimator is handed it.
+    A row is known by its raw values and degraded as the estimator is handed it. What is missing stays missing; here a
+    raw value and the cell made of it have the same place.
     """
     ids = naive_row_ids(raw, labels, weights)
     shared = len(modes) / (len(modes) + 1) if copy_weight is None else copy_weight
     stack, y, w = [list(row) for row in rows], list(labels), [weight * (1 - shared) for weight in weights]
     total = max(copies, len(modes))
     for copy in range(total):
-        for row, row_id, label, weight in zip(rows, ids, labels, weights, strict=True):
+        for given, row, row_id, label, weight in zip(raw, rows, ids, labels, weights, strict=True):
             mode = modes[copy % len(modes)]
             if mode == "wrong":
                 stack.append(naive_wrong_twin(row, row_id, copy, groups, catalogue, rate, seed))
@@ -141,6 +142,9 @@ def naive_training_set(
                 stack.append(naive_noisy_twin(row, row_id, copy, groups, *noise, seed))
             else:
                 stack.append(naive_twin(row, row_id, copy, groups, baseline, rate, seed, severities))
+            stack[-1] = [
+                cell if raw_cell != raw_cell else new for raw_cell, cell, new in zip(given, row, stack[-1], strict=True)
+            ]
             y.append(label)
             w.append(weight * (shared / total))
     return stack, y, w

@@ -7,16 +7,24 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from naive import naive_predicted_class, naive_support_margin
+from naive import is_nan, naive_predicted_class, naive_support_margin
 
 Row = dict[str, Any]
 Ways = Sequence[tuple[Row, float]]  # how a group fails: the cells that change, and how likely that is
 
 
+def _only_there(x: Row, cells: Row) -> Row:
+    return {name: value for name, value in cells.items() if not is_nan(x[name])}
+
+
 def naive_failures(
     probabilities: Callable[[Row], Sequence[float]], x: Row, groups: Sequence[Ways], resolution: float = 1e-6
 ) -> dict[str, Any]:
-    """p_flip, the part of it with exactly one failure, and P(flip | g fails) - P(flip | g holds) by group."""
+    """p_flip, the part of it with exactly one failure, and P(flip | g fails) - P(flip | g holds) by group.
+
+    What is missing in the row cannot fail: a group of which no cell is there has no ways to, and changes nothing.
+    """
+    groups = [[(_only_there(x, cells), chance) for cells, chance in ways if _only_there(x, cells)] for ways in groups]
     original = naive_predicted_class(list(probabilities(x)), resolution)
     fates = [[({}, None), *ways] for ways in groups]
     flipping = []  # the places of the fates of each combination that flips
@@ -36,6 +44,9 @@ def naive_failures(
 
     importance = []
     for g, rate in enumerate(rates):
+        if rate == 0.0:
+            importance.append(0.0)
+            continue
         fails = math.fsum(weight(p, g) * chance_of(g, p[g]) / rate for p in flipping if p[g] > 0)
         importance.append(fails - math.fsum(weight(p, g) for p in flipping if p[g] == 0))
     return {
