@@ -40,8 +40,9 @@ def argument(value: str, help: str) -> Any:
 
 
 MODEL_HELP = (
-    "A model file (.skops, XGBoost .json/.ubj, LightGBM .txt, CatBoost .cbm, Treelite .tl, .joblib or .pkl with "
-    "--trust), an MLflow folder, runs:/ or models:/ address, or package.module:attribute."
+    "A model file (.skops, XGBoost .json/.ubj, LightGBM .txt, CatBoost .cbm, ONNX .onnx, Treelite .tl, "
+    "ResMLPClassifier .safetensors, .joblib or .pkl with --trust), an MLflow folder, runs:/ or models:/ address, or "
+    "package.module:attribute."
 )
 
 ModelArgument = Annotated[str, argument("MODEL", MODEL_HELP)]
