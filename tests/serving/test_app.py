@@ -454,15 +454,19 @@ def test_times_do_not_go_back_after_a_restart(case, serve, answering, tmp_path, 
     with serve(tmp_path / "log") as (client, _):
         first = client.post("/v1/certify", json={"row": case.rows[0]}).json()["time"]
     monkeypatch.setattr(answering[0], "_last", dt.datetime.min.replace(tzinfo=dt.UTC))  # a new process
+    shown = [dt.datetime.fromisoformat(first) - dt.timedelta(minutes=50)]
 
     class Clock(dt.datetime):
         @classmethod
         def now(cls, tz=None):
-            return dt.datetime(2020, 1, 1, tzinfo=tz)
+            return shown[0]
 
     monkeypatch.setattr("fragility.serving.answering.dt.datetime", Clock)
     with serve(tmp_path / "log") as (client, _):
         assert client.post("/v1/certify", json={"row": case.rows[1]}).json()["time"] == first
+        # A clock that is behind by more was wrong before: what follows is not dated by it for years.
+        shown[0] = dt.datetime.fromisoformat(first) - dt.timedelta(days=1500)
+        assert client.post("/v1/certify", json={"row": case.rows[2]}).json()["time"] == shown[0].isoformat()
 
 
 def test_times_do_not_go_back_where_a_row_comes_alone(case, serve, answering, tmp_path) -> None:

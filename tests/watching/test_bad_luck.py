@@ -1,7 +1,10 @@
 """Watch under bad luck: damaged events, clocks that are set back, servers that write meanwhile, nothing confident."""
 
 import datetime as dt
+import itertools
+import json
 import math
+import os
 import shutil
 
 import numpy as np
@@ -9,13 +12,15 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from small_audits import declared_model, small_audit, whole_numbers
 from watched_logs import START, day_rows, served_model, write_log
 
 import fragility as fg
 from fragility.certificates.parts import short_digest
 from fragility.watching import sources
-from fragility.watching.events import EventBatch, EventLayout, cut_by_day
+from fragility.watching.events import EventBatch, EventLayout, cut_by_day, find_out_of_time
 from fragility.watching.following import LOOK_ROWS, Follower, FollowSettings
 
 
@@ -60,13 +65,110 @@ def test_parts_with_other_columns_are_refused(tmp_path, kind):
 
 
 def test_a_clock_that_is_set_back_is_told(tmp_path):
-    times = [START + dt.timedelta(days=day) for day in (0, 1, 400, 2, 3)]
-    found = fg.watch(write_log(tmp_path / "log", days=5, rows=40, times=times), reference_days=2)
-    assert found.decisions == (40, 40, 120)
-    assert found.notes == (
-        "Recorded after a decision of a later day, and counted for that day: 80 decisions. Was the clock set back?",
+    """By a day, as around midnight; a day that contradicts the others is set aside."""
+    times = [START + dt.timedelta(days=day) for day in (0, 1, 400, 2, 1, 3)]
+    found = fg.watch(write_log(tmp_path / "log", days=6, rows=40, times=times), reference_days=2)
+    assert found.decisions == (40, 40, 80, 40) and found.days[-1] == START.date() + dt.timedelta(days=3)
+    assert found.notes[:2] == (
+        "Set aside, because their day contradicts the decisions around them: 40 decisions (40 of 2027-04-05). "
+        "Was a clock wrong?",
+        "Recorded after a decision of a later day, and counted for that day: 40 decisions.",
     )
-    assert found.notes[0] in found.to_text() and found.notes[0] in found.to_html()
+    for note in found.notes:
+        assert note in found.to_text() and note in found.to_html()
+
+
+def test_one_wrong_clock_does_not_silence_all_that_follows(tmp_path):
+    """One decision is dated 2031; the outage that begins after it is found as if it had not been there."""
+    outage = ("income", 9, 0.2, 99)
+    times = [START + dt.timedelta(days=day) for day in range(12)]
+    plain = fg.watch(write_log(tmp_path / "plain", days=12, rows=150, times=times, outage=outage))
+    wrong = [*times[:4], dt.datetime(2031, 5, 1, tzinfo=dt.UTC), *times[5:]]
+    early = [*times[:4], dt.datetime(1970, 1, 2, tzinfo=dt.UTC), *times[5:]]
+    assert [alarm.name for alarm in plain.open_alarms] == ["income"]
+    for name, clock in (("2031-05-01", wrong), ("1970-01-02", early)):
+        found = fg.watch(write_log(tmp_path / name, days=12, rows=150, times=clock, outage=outage))
+        assert [(alarm.name, alarm.day) for alarm in found.open_alarms] == [("income", plain.alarms[0].day)]
+        assert found.days == tuple(day for day in plain.days if day != times[4].date())
+        assert f"150 decisions (150 of {name}). Was a clock wrong?" in found.notes[0]
+
+
+def naive_kept(days, counts):
+    """The heaviest choice of runs whose days do not fall, by trying them all."""
+    best = (-1, ())
+    for chosen in itertools.product([False, True], repeat=len(days)):
+        kept = [day for day, own in zip(days, chosen, strict=True) if own]
+        if kept == sorted(kept):
+            best = max(best, (sum(c for c, own in zip(counts, chosen, strict=True) if own), chosen))
+    return best[0]
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 9)), min_size=1, max_size=9))
+def test_as_many_decisions_as_possible_are_kept_in_time(runs):
+    days, counts = (np.array(each, dtype=np.int64) for each in zip(*runs, strict=True))
+    out = find_out_of_time(days * 10, counts)  # no two days are neighbours
+    kept = (days * 10)[~out]
+    assert kept.tolist() == sorted(kept.tolist())
+    assert counts[~out].sum() == naive_kept(days.tolist(), counts.tolist())
+    near = find_out_of_time(days, counts)
+    assert counts[~near].sum() >= counts[~out].sum()
+
+
+def move_away(log, number):
+    for kind in ("audits", "rows", "events"):
+        (log / kind / number).rename(log.parent / f"{kind}-{number}")
+
+
+def test_the_reference_stays_when_the_oldest_audit_folder_is_moved_away(tmp_path):
+    """Else the days of an outage that are left would become what later days are compared with."""
+    log = write_log(tmp_path / "log", days=14, rows=200, outage=("income", 5, 0.3, 99))
+    before = fg.watch(log, reference_days=4)
+    (alarm,) = before.open_alarms
+    said = "Reference: 2026-03-01 to 2026-03-04, 800 decisions, kept in watch.json of the log."
+    assert said in before.notes and said in before.to_html()
+    again = fg.watch(log, reference_days=4)
+    assert again.to_dict() == before.to_dict()
+    move_away(log, "000001")
+    found = fg.watch(log, reference_days=4)
+    assert [(own.name, own.reference) for own in found.open_alarms] == [("income", alarm.reference)]
+    assert found.days[0] > dt.date(2026, 3, 4) and found.is_watching and said in found.notes
+    assert "2026-03-01 to 2026-03-04, 800 decisions" in found.to_html()
+
+
+def test_without_a_kept_reference_a_log_that_lacks_its_beginning_is_refused(tmp_path):
+    log = write_log(tmp_path / "log", days=14, rows=200, outage=("income", 5, 0.3, 99))
+    move_away(log, "000001")
+    with pytest.raises(
+        fg.DataError, match=r"audit folders of .*log before 000002 were moved away, and no reference of their days is"
+    ):
+        fg.watch(log)
+    found = fg.watch(log, reference_days=2)  # said so
+    assert any("Reference: " in note for note in found.notes)
+
+
+def test_references_of_other_kinds_are_kept_beside_each_other(tmp_path):
+    log = write_log(tmp_path / "log", days=9, rows=40)
+    for days in (2, 3):
+        fg.watch(log, reference_days=days)
+    assert len(json.loads((log / "watch.json").read_text())["references"]) == 2
+    for text, told in (
+        ("{", "cannot read the reference .*watch.json: .*; restore it, or remove it to set it anew"),
+        ('{"format": "other/9"}', "it has format 'other/9', this version reads 'fragility-watch/1'"),
+        ('{"format": "fragility-watch/1", "references": [{}]}', "a reference lacks what it is for"),
+    ):
+        (log / "watch.json").write_text(text)
+        with pytest.raises(fg.DataError, match=told):
+            fg.watch(log)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="there are no such permissions there")
+def test_a_reference_that_cannot_be_kept_is_told(tmp_path, monkeypatch):
+    def fail(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("fragility.watching.references.write_text", fail)
+    found = fg.watch(write_log(tmp_path / "log", days=4, rows=40), reference_days=2)
+    assert "which cannot be kept in" in found.notes[-1] and "Permission denied" in found.notes[-1]
 
 
 def test_an_audit_folder_that_is_begun_meanwhile_is_no_change_of_the_protocol(tmp_path, monkeypatch):

@@ -22,6 +22,7 @@ from fragility.serving.entries import LogEntry
 from fragility.serving.requests import AskedRow, Kind, RequestError, list_rows
 
 _TEXT = pa.string()
+MOST_HELD = dt.timedelta(hours=1)  # that times stay the same after the clock was set back
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,12 +110,16 @@ class Answering:
         return answers
 
     def start_at(self, time: dt.datetime) -> None:
-        """Let no answer be given an earlier time than this, whatever the clock says: that of a log's last event."""
+        """Let no answer be given an earlier time than this, that of a log's last event, unless it was a wrong clock."""
         self._last = max(self._last, time)
 
     def _now(self) -> dt.datetime:
-        """Return the time, which never goes back: events are logged in its order."""
-        self._last = max(self._last, dt.datetime.now(dt.UTC))
+        """Return the time, which does not go back: events are logged in its order.
+
+        If the clock is behind by more than an hour, it was wrong before, and holding on would date all that follows so.
+        """
+        now = dt.datetime.now(dt.UTC)
+        self._last = self._last if now < self._last <= now + MOST_HELD else now
         return self._last
 
     def _certify(self, rows: Sequence[AskedRow]) -> Answers:

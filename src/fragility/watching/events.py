@@ -14,6 +14,8 @@ Everything that is watched is a value in [0, 1] of each decision: a *column*. Sh
 
 from __future__ import annotations
 
+import datetime as dt
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
@@ -35,6 +37,7 @@ STATES = ("missing", "stale", "out_of_range")  # what a single decision says of 
 OF_FIELDS = (*STATES, "repeated")
 MEANS = ("exposure", "lost")
 ROUNDING = 1e-6  # how far a figure may lie outside 0 and 1
+EPOCH = dt.date(1970, 1, 1)
 FIRST_DAY, LAST_DAY = np.datetime64("0001-01-01"), np.datetime64("9999-12-31")
 
 
@@ -242,9 +245,40 @@ def find_repeats(codes: Sequence[Integers], missing: Booleans) -> Booleans:
     return found
 
 
+def find_out_of_time(days: Integers, counts: Integers) -> Booleans:
+    """Return (r,) which runs of decisions have a day that contradicts the others: a clock was wrong.
+
+    days, counts: (r,) of consecutive decisions with the same day. As many decisions as possible are kept so that days
+    do not fall; so are those that are only a day behind, which came around midnight or over a leap of the clock.
+    """
+    # The heaviest sequence of runs whose days do not fall: for each end day, the most decisions that lead to it.
+    ends: list[int] = []  # days, rising, and what leads to them: weights rise with them
+    weights: list[int] = []
+    runs: list[int] = []
+    before = np.full(len(days), -1, dtype=np.int64)
+    for run, (day, count) in enumerate(zip(days.tolist(), counts.tolist(), strict=True)):
+        place = bisect_right(ends, day)
+        before[run] = runs[place - 1] if place else -1
+        weight = (weights[place - 1] if place else 0) + count
+        stop = place
+        while stop < len(ends) and weights[stop] < weight:  # a later day to which fewer lead is never better
+            stop += 1
+        if place and ends[place - 1] == day:
+            place -= 1
+        ends[place:stop], weights[place:stop], runs[place:stop] = [day], [weight], [run]
+    out = np.ones(len(days), dtype=bool)
+    run = runs[-1] if runs else -1
+    while run >= 0:
+        out[run] = False
+        run = int(before[run])
+    latest = np.maximum.accumulate(np.where(out, np.iinfo(np.int64).min, days))
+    behind = out & (days >= latest - 1) & (days <= latest)
+    return out & ~behind
+
+
 @dataclass(slots=True)
 class LateDecisions:
-    """How many decisions were recorded after one of a later day, as happens when a clock is set back."""
+    """How many decisions were recorded after one of a later day, as happens around midnight."""
 
     count: int = 0
 

@@ -268,7 +268,15 @@ class WatchFindings:
     @property
     def is_watching(self) -> bool:
         """Whether there are decisions after the reference, so that alarms can be raised."""
-        return len(self.days) > int(self.settings["reference_days"])
+        return self.settings["reference"] is not None
+
+    @property
+    def days_of_reference(self) -> int:
+        """How many of the days belong to the reference; none if they were moved away."""
+        reference = self.settings["reference"]
+        if reference is None:
+            return min(int(self.settings["reference_days"]), len(self.days))
+        return sum(day <= reference["last"] for day in self.days)
 
     @property
     def unit(self) -> str:

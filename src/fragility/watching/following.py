@@ -13,6 +13,7 @@ early; it then raises the next one.
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +24,8 @@ import numpy as np
 from fragility.arrays import Floats, Integers
 from fragility.gate.estimates import bound_mean
 from fragility.policy import upper_limit
-from fragility.watching.events import OF_FIELDS, Column, EventBatch, EventLayout
+from fragility.watching.events import EPOCH, OF_FIELDS, Column, EventBatch, EventLayout
+from fragility.watching.references import ReferenceSums
 from fragility.watching.sequences import SHARES, Detector, MeanSequence, bet_on_values, weigh_start
 
 LOOK_ROWS = 25  # decisions between two looks
@@ -118,8 +120,16 @@ class FollowSettings:
 class Follower:
     """Days, reference, detectors and alarms of a stream of decisions, which is fed in order."""
 
-    def __init__(self, layout: EventLayout, settings: FollowSettings, released: DayTally | None = None) -> None:
-        self.layout, self.settings, self.released = layout, settings, released
+    def __init__(
+        self,
+        layout: EventLayout,
+        settings: FollowSettings,
+        released: DayTally | None = None,
+        kept: ReferenceSums | None = None,
+    ) -> None:
+        """released: in place of what it shows; kept: a reference that was set earlier, up to its last day."""
+        self.layout, self.settings, self.released, self.kept = layout, settings, released, kept
+        self.sums: ReferenceSums | None = None  # of the reference days
         self.columns = layout.columns
         self.streams = list_streams(self.columns)
         self.shares = len(self.columns) - len(layout.means)
@@ -156,7 +166,7 @@ class Follower:
         self.rows += len(piece)
 
     def _begin_day(self, day: int) -> None:
-        if self._detector is None and len(self.days) >= self.settings.reference_days:
+        if self._detector is None and self._is_after_reference(day):
             self.set_reference()
         self.days.append(self.new_tally(day))
         self._look = 0
@@ -164,6 +174,11 @@ class Follower:
             if self._watched_days and self._watched_days % self.settings.horizon == 0:
                 self._detector.restart()  # a new horizon, with an alpha of its own
             self._watched_days += 1
+
+    def _is_after_reference(self, day: int) -> bool:
+        if self.kept is not None:
+            return day > (self.kept.last - EPOCH).days
+        return len(self.days) >= self.settings.reference_days
 
     def new_tally(self, day: int) -> DayTally:
         """Return a day without decisions."""
@@ -208,7 +223,13 @@ class Follower:
 
     def set_reference(self) -> None:
         """End the reference days: bounds of each column, and a detector of each stream."""
-        n, k, squares = (sum_days(self.days, name) for name in ("n", "k", "squares"))
+        self.sums = self.kept or ReferenceSums(
+            EPOCH + dt.timedelta(days=self.days[0].day),
+            EPOCH + dt.timedelta(days=self.days[-1].day),
+            sum(day.rows for day in self.days),
+            *(sum_days(self.days, name) for name in ("n", "k", "squares")),
+        )
+        n, k, squares = self.sums.n, self.sums.k, self.sums.squares
         if self.released is not None:  # what the audit shows is taken from it, the state of fields from the days
             told = self.released.n > 0
             n, k, squares = (
@@ -222,7 +243,7 @@ class Follower:
         for place, column in enumerate(self.columns):
             if column.measure == "missing" and column.name is not None and column.name in self.settings.rates:
                 mean[place] = lower[place] = upper[place] = self.settings.rates[column.name]
-        self.reference = Reference(mean, lower, upper, sum(day.rows for day in self.days))
+        self.reference = Reference(mean, lower, upper, self.sums.rows)
         ends = np.where(self._falls, 1.0 - lower[self._place], upper[self._place])
         self._detector = Detector(np.minimum(ends + self.settings.allowance, 1.0), self.level)
 

@@ -202,9 +202,11 @@ def _list_days(found: WatchFindings) -> Table:
 def _explain(found: WatchFindings) -> Facts:
     settings, unit, count = found.settings, found.unit, found.settings["reference_days"]
     first = f"the first {unit}" if count == 1 else f"the first {count} {unit}s"
+    told = settings["reference"]
+    span = "" if told is None else f" ({told['first']} to {told['last']}, {write_count(told['decisions'], 'decision')})"
     return Facts(
         [
-            ("reference", f"{first} with decisions, unless rates were declared or a released audit was given"),
+            ("reference", f"{first} with decisions{span}, unless rates were declared or a released audit was given"),
             (
                 "alarm",
                 "the reference has left the confidence sequence of the stream. All streams together raise a false "
@@ -241,9 +243,9 @@ def draw_over_time(found: WatchFindings, watched: Watched, title: str) -> str:
         [(x(_number(day)), y(min(max(getattr(f, end), low), high))) for day, f in known] for end in ("upper", "lower")
     ]
     marks.append(svg.draw_band(*ends))
-    reference = min(found.settings["reference_days"], len(days))
-    last = x(_number(days[reference - 1]))
-    marks.append(svg.draw_bar(LEFT, BOTTOM + 2, max(last - LEFT, 3.0), 3, colour=QUIET))
+    if reference := found.days_of_reference:
+        last = x(_number(days[reference - 1]))
+        marks.append(svg.draw_bar(LEFT, BOTTOM + 2, max(last - LEFT, 3.0), 3, colour=QUIET))
     sides = [watched.upper] if watched.measure in OF_FIELDS else [watched.lower, watched.upper]
     for bound in sides:
         if bound == bound and low <= bound <= high:

@@ -18,14 +18,15 @@ from fragility.files import read_json
 from fragility.protocol import Protocol
 from fragility.reliability.outcomes import FailureProbability
 from fragility.scores import CONFIDENT
-from fragility.watching.events import STATES, EventLayout, LateDecisions, cut_by_day
+from fragility.watching.events import EPOCH, STATES, EventLayout, LateDecisions, cut_by_day
 from fragility.watching.findings import Alarm, ExpectedLoss, Figure, GroupLoss, Watched
 from fragility.watching.following import LOOK_ROWS, DayTally, Episode, Follower, FollowSettings, Reference, sum_days
 from fragility.watching.losing import LossTable, count_single_losses, tabulate_losses
 from fragility.watching.outcome import WatchResult
+from fragility.watching.references import ReferenceKeeper, ReferenceSums
 from fragility.watching.replaying import ReplayedRows
 from fragility.watching.sequences import bound_shares
-from fragility.watching.sources import EPOCH, DatedAudits, LoggedDecisions, check_folder, is_log, read_audit
+from fragility.watching.sources import DatedAudits, LoggedDecisions, check_folder, is_log, read_audit
 from fragility.wording import write_count
 
 Source = LoggedDecisions | DatedAudits | ReplayedRows
@@ -127,13 +128,15 @@ def watch(
     audit = open_audit(released) if isinstance(released, (str, os.PathLike)) else released
     if audit is not None and not isinstance(audit, Audit):
         raise DataError(f"released must be an audit or its folder, got {type(audit).__name__}")
-    follower, late = Follower(layout, settings), LateDecisions()
+    keeper, kept = _find_kept(opened, settings, min_confidence, reference_days)
+    follower, late = Follower(layout, settings, kept=kept), LateDecisions()
     if audit is not None:
         follower.released = _measure_released(audit, opened, follower, min_confidence)
     for piece in cut_by_day(opened.batches(min_confidence), LOOK_ROWS, late):
         follower.follow(piece)
     if not follower.days:
         raise DataError(f"{said} holds no decisions; at least one was expected")
+    told = _keep_reference(keeper, follower)
     table = _find_losses(opened, audit, reliability)
     days = tuple(_date(day.day) for day in follower.days)
     return WatchResult(
@@ -150,19 +153,61 @@ def watch(
             "alpha": alpha,
             "horizon": horizon,
             "reference_days": settings.reference_days,
+            "reference": None if follower.sums is None else _describe_sums(follower.sums),
             "window": window,
             "allowance": allowance,
             "min_confidence": min_confidence,
         },
-        notes=(*opened.notes, *_tell_late(late)),
+        notes=(*opened.notes, *_tell_late(late), *told),
     )
+
+
+def _find_kept(
+    opened: Source, settings: FollowSettings, min_confidence: float, wanted: int | None
+) -> tuple[ReferenceKeeper | None, ReferenceSums | None]:
+    """Return what keeps the reference of a log, and the reference that is kept; None for other sources."""
+    if not isinstance(opened, LoggedDecisions):
+        return None, None
+    key = {
+        "protocol_digest": opened.protocol.digest,
+        "classes": list(opened.layout.classes),
+        "reference_days": settings.reference_days,
+        "min_confidence": min_confidence,
+    }
+    keeper = ReferenceKeeper(opened.folder, key, opened.layout.columns)
+    kept = keeper.load()
+    if kept is None and opened.lacks_beginning and wanted is None:
+        raise DataError(
+            f"the audit folders of {opened.folder} before {opened.audits[0].name} were moved away, and no reference of "
+            f"their days is kept; restore them, or take the first days that are left as the reference with ",
+            Advice("reference_days", "--reference-days"),
+        )
+    return keeper, kept
+
+
+def _keep_reference(keeper: ReferenceKeeper | None, follower: Follower) -> list[str]:
+    """Keep a reference that is complete; return what a reader has to know of it."""
+    sums = follower.sums
+    if keeper is None or sums is None:
+        return []
+    where = f"kept in {keeper.path.name} of the log"
+    if follower.kept is None:
+        try:
+            keeper.save(sums)
+        except OSError as error:
+            where = f"which cannot be kept in {keeper.path} ({error.strerror or error}): it changes with the first days"
+    return [f"Reference: {sums.first} to {sums.last}, {write_count(sums.rows, 'decision')}, {where}."]
+
+
+def _describe_sums(sums: ReferenceSums) -> dict[str, Any]:
+    return {"first": sums.first, "last": sums.last, "decisions": sums.rows}
 
 
 def _tell_late(late: LateDecisions) -> list[str]:
     if not late.count:
         return []
     told = write_count(late.count, "decision")
-    return [f"Recorded after a decision of a later day, and counted for that day: {told}. Was the clock set back?"]
+    return [f"Recorded after a decision of a later day, and counted for that day: {told}."]
 
 
 def _check_settings(

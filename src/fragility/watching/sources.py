@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fragility.arrays import Floats, Integers
+from fragility.arrays import Booleans, Floats, Integers
 from fragility.certificates import Audit, StoredAudit, open_audit
 from fragility.certificates.comparison import differences_between, list_differences
 from fragility.certificates.folder import MANIFEST_FILE, read_manifest
@@ -26,11 +26,13 @@ from fragility.serving.entries import LogSchemas
 from fragility.serving.log import LOG_FILE, list_audits
 from fragility.serving.sealing import AuditPlace, read_part
 from fragility.watching.events import (
+    EPOCH,
     EventBatch,
     EventLayout,
     Measure,
     check_figures,
     days_of,
+    find_out_of_time,
     find_outside,
     find_repeats,
     lay_out_log,
@@ -39,10 +41,10 @@ from fragility.watching.events import (
 )
 from fragility.wording import write_count
 
-EPOCH = dt.date(1970, 1, 1)
 DATE = re.compile(r"(?<!\d)(\d{4})-?(\d{2})-?(\d{2})(?!\d)")
 EVENT_COLUMNS = ("time", "decision", "confidence", "exposure", "flip_budget", "missing", "stale", "p_change")
 AUDIT_COLUMNS = ("predicted", "confidence", "flip_budget", "exposure")
+MOST_DAYS = 5  # named of those that are set aside
 BATCH_VALUES = 2**20  # values of a log that are taken together, whatever the size of its parts
 
 Days: TypeAlias = tuple[dt.date, ...]
@@ -78,10 +80,41 @@ class LoggedDecisions:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader has to know of the log."""
-        if not self.left_out:
-            return ()
-        before = write_count(self.left_out, "audit folder")
-        return (f"Protocol or classes were changed; left out: {before} from before that.",)
+        found = []
+        if self.left_out:
+            before = write_count(self.left_out, "audit folder")
+            found.append(f"Protocol or classes were changed; left out: {before} from before that.")
+        if self.out_of_time:
+            told = [f"{count:,} of {EPOCH + dt.timedelta(days=day)}" for day, count in self.out_of_time.items()]
+            more = f" and {len(told) - MOST_DAYS} other days" if len(told) > MOST_DAYS else ""
+            total = write_count(sum(self.out_of_time.values()), "decision")
+            found.append(
+                f"Set aside, because their day contradicts the decisions around them: {total} "
+                f"({', '.join(told[:MOST_DAYS])}{more}). Was a clock wrong?"
+            )
+        return tuple(found)
+
+    @property
+    def lacks_beginning(self) -> bool:
+        """Whether the first audit folders under this protocol were moved away."""
+        return not self.left_out and int(self.audits[0].name) > 1
+
+    @cached_property
+    def _runs(self) -> tuple[Integers, Integers, Booleans]:
+        """Runs of consecutive decisions of one day: the day, how many they are, and whether they are out of time."""
+        schemas, days = LogSchemas.of(self.protocol, self.last.classes), list[Integers]()
+        for place, index in self._places:
+            days.append(days_of(read_columns_of(place.events, index, schemas.events, ["time"]).column("time")))
+        every = np.concatenate(days)
+        starts = np.concatenate([[0], np.flatnonzero(np.diff(every)) + 1])
+        counts = np.diff([*starts, len(every)])
+        return every[starts], counts, find_out_of_time(every[starts], counts)
+
+    @cached_property
+    def out_of_time(self) -> dict[int, int]:
+        """How many decisions are set aside, by day."""
+        days, counts, out = self._runs
+        return {int(day): int(counts[out & (days == day)].sum()) for day in np.unique(days[out])}
 
     @cached_property
     def last(self) -> StoredAudit:
@@ -123,16 +156,26 @@ class LoggedDecisions:
     def _parts(self) -> Iterator[tuple[pa.Table, pa.Table]]:
         """Return events and rows, part by part."""
         schemas = LogSchemas.of(self.protocol, self.last.classes)
-        for audit in self.audits:
-            place = AuditPlace(self.folder, int(audit.name))
-            for index in range(len(read_manifest(audit).files_of("certificates"))):
-                events = read_columns_of(place.events, index, schemas.events, EVENT_COLUMNS)
-                rows = read_columns_of(place.rows, index, schemas.rows, self.layout.fields)
-                if len(rows) != len(events):
-                    raise CertificateError(
-                        f"part {index} of {place.events} has {len(events)} events but {len(rows)} rows; restore the log"
-                    )
+        _, counts, out = self._runs
+        kept, start = np.repeat(~out, counts), 0
+        for place, index in self._places:
+            events = read_columns_of(place.events, index, schemas.events, EVENT_COLUMNS)
+            rows = read_columns_of(place.rows, index, schemas.rows, self.layout.fields)
+            if len(rows) != len(events):
+                raise CertificateError(
+                    f"part {index} of {place.events} has {len(events)} events but {len(rows)} rows; restore the log"
+                )
+            own, start = kept[start : start + len(events)], start + len(events)
+            if not own.all():
+                events, rows = events.filter(pa.array(own)), rows.filter(pa.array(own))
+            if len(events):
                 yield events, rows
+
+    @cached_property
+    def _places(self) -> tuple[tuple[AuditPlace, int], ...]:
+        """Every part, by its audit folder and place; what is sealed from now on is left out."""
+        places = [(AuditPlace(self.folder, int(audit.name)), read_manifest(audit)) for audit in self.audits]
+        return tuple((place, i) for place, said in places for i in range(len(said.files_of("certificates"))))
 
     def first_audit(self) -> Audit:
         """The certificates of the first days."""
