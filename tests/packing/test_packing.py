@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -241,12 +242,20 @@ def test_pages_of_another_version_hold_only_if_they_are_signed(made, copy):
     page = copy / "index.html"
     page.write_text(page.read_text().replace("What was not", "What was almost"))
     rewrite(copy, fragility="0.0.1")
-    assert failed(copy) == (
-        f"pages: written by fragility 0.0.1, so they cannot be made again by {fg.__version__}; "
-        "check the pack with that version, or with a public key"
-    )
+    words = f"not checked: .* written by fragility 0.0.1 and cannot be made again by {re.escape(fg.__version__)}; "
+    signed = (copy / "signature.dsse.json").read_bytes()
+    (copy / "signature.dsse.json").unlink()
+    (copy / "keys" / "pack.pub").unlink()
+    rewrite(copy, fragility="0.0.1")
+    with pytest.raises(fg.VerificationError, match=words + "check the pack with that version, or with public_key"):
+        fg.check_pack(copy)  # nothing was found wrong, so it is not called false
+    shutil.copyfile(made.pack / "keys" / "pack.pub", copy / "keys" / "pack.pub")
+    (copy / "signature.dsse.json").write_bytes(signed)
+    rewrite(copy, fragility="0.0.1")
+    assert failed(copy).startswith("pages: ")  # the signature is of another pack
     _sign_pack(copy, (copy / "pack.json").read_bytes(), load_private_key(made.given["key"]))
-    assert failed(copy).startswith("pages: ")  # anybody can sign with a key of their own
+    with pytest.raises(fg.VerificationError, match="not checked"):
+        fg.check_pack(copy)  # anybody can sign with a key of their own
     outcome = fg.check_pack(copy, public_key=made.public)
     assert outcome and outcome.checks[-2].detail.endswith("; they are as they were signed")
     assert "its figures follow from its sources, and its pages are those that were signed; these" in outcome.verdict
@@ -559,3 +568,31 @@ def test_the_index_is_sound_in_a_browser(made):
         browser.execute_script(AXE.read_text(encoding="utf-8"))
         found = browser.execute_async_script("axe.run().then(arguments[arguments.length - 1])")
         assert [violation["id"] for violation in found["violations"]] == []
+
+
+def test_rules_that_were_derived_from_the_audit_give_no_verdict(made, tmp_path):
+    """An audit keeps to what was derived from it: a pack must not call that "pass"."""
+    derived = fg.Gate.derive(made.certs)
+    path = derived.save(tmp_path / "own.toml")
+    assert fg.Gate.load(path) == derived and derived.derived_from == (made.certs.manifest.root_digest,)
+    found = derived.check(made.certs)
+    assert found.from_itself and "derived from this very audit" in found.to_text()
+    pack = fg.pack_evidence(made.home / "audit", tmp_path / "pack", rules=path)
+    page = (pack / "index.html").read_text(encoding="utf-8")
+    assert "No verdict: the rules were derived from this very audit" in page
+    assert "Judged by declared rules" not in page
+    assert "gate" not in {figure["name"] for figure in json.loads((pack / "pack.json").read_text())["figures"]}
+    assert fg.check_pack(pack)
+    changed = tmp_path / "changed.toml"
+    changed.write_text(path.read_text().replace("derived_from = [", "derived_from = [1, "))
+    with pytest.raises(fg.DataError, match="derived_from of the rules is a list of root digests"):
+        fg.Gate.load(changed)
+
+
+def test_no_backup_is_recommended_without_a_reliability_analysis(made, tmp_path):
+    pack = fg.pack_evidence(made.home / "audit", tmp_path / "pack")  # which has rates, and so decisions lost
+    answers = {answer["place"]: answer for answer in json.loads((pack / "pack.json").read_text())["answers"]}
+    assert answers["15(4), backups"]["status"] == "not covered"
+    assert "backup" not in answers["15(4), redundancy"]["says"].split("Not covered")[0]
+    full = {answer["place"]: answer for answer in json.loads((made.pack / "pack.json").read_text())["answers"]}
+    assert full["15(4), backups"]["figures"] == ["reliability_first"]

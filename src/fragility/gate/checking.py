@@ -60,6 +60,8 @@ class Gate:
     written_for : mapping of str to str
         Entries of the protocol that the limits depend on, as the audits have them that the rules were written for; an
         audit with other entries is refused. Empty: nothing is known, and nothing refused.
+    derived_from : tuple of str
+        Root digests of the audits that the limits were derived from; the verdicts on such an audit say so.
 
     See Also
     --------
@@ -82,6 +84,7 @@ class Gate:
     confidence: float = 0.95
     min_confidence: float = CONFIDENT
     written_for: Mapping[str, str] = field(default_factory=dict)
+    derived_from: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.rules:
@@ -134,7 +137,8 @@ class Gate:
         Path
             The file written.
         """
-        settings = {"confidence": self.confidence, "min_confidence": self.min_confidence}
+        settings: dict[str, Any] = {"confidence": self.confidence, "min_confidence": self.min_confidence}
+        settings |= {"derived_from": list(self.derived_from)} if self.derived_from else {}
         write_text(path, write_rules(self.rules, settings, self.written_for, heading))
         return Path(path)
 
@@ -195,7 +199,8 @@ class Gate:
             rules += [Rule(**one, at_most=limit)] if limit < 1.0 else []  # no audit could fail the others
         if not rules:
             raise DataError(*_say_underivable(given, min_confidence))
-        return cls(tuple(rules), confidence, min_confidence, read_scales(rules, given[0].audit))
+        roots = tuple(each.audit.manifest.root_digest for each in given)
+        return cls(tuple(rules), confidence, min_confidence, read_scales(rules, given[0].audit), roots)
 
     def check(
         self,
@@ -278,7 +283,8 @@ class Gate:
                 verdicts.append(_judge(rule, name, counted, ours, theirs, level))
         models, earlier = (tuple(_name(one.audit) for one in side) for side in (new, old))
         stability = tuple(name_stability(one.audit.baselines) for one in new)
-        return GateResult(tuple(verdicts), self.confidence, models, earlier, stability)
+        from_itself = any(one.audit.manifest.root_digest in self.derived_from for one in new)
+        return GateResult(tuple(verdicts), self.confidence, models, earlier, stability, from_itself)
 
     def _gather(self, audits: Any, rows: Any, labels: Any, stress: Any) -> list[AuditEvidence]:
         """Return the audits of one side, each with what else is known of its rows."""

@@ -147,7 +147,7 @@ class Rule:
 RULE_FIELDS = tuple(each.name for each in fields(Rule))
 
 
-def parse_rules(text: str) -> tuple[tuple[Rule, ...], dict[str, float], dict[str, str]]:
+def parse_rules(text: str) -> tuple[tuple[Rule, ...], dict[str, Any], dict[str, str]]:
     """Return the rules of a TOML document, the settings beside them, and what they were written for."""
     try:
         document = tomllib.loads(text)
@@ -159,9 +159,14 @@ def parse_rules(text: str) -> tuple[tuple[Rule, ...], dict[str, float], dict[str
     written_for = document.pop("written_for", {})
     if not isinstance(written_for, Mapping) or not all(isinstance(value, str) for value in written_for.values()):
         raise DataError("[written_for] of the rules is a table of texts, by entry of the protocol")
-    if unknown := sorted(set(document) - {"confidence", "min_confidence"}):
+    derived_from = document.setdefault("derived_from", [])
+    if not isinstance(derived_from, list) or not all(isinstance(digest, str) for digest in derived_from):
+        raise DataError("derived_from of the rules is a list of root digests, as texts")
+    document["derived_from"] = tuple(derived_from)
+    if unknown := sorted(set(document) - {"confidence", "min_confidence", "derived_from"}):
         raise DataError(
-            f"a rules file has confidence, min_confidence, [written_for] and [[rule]]; it does not know {unknown[0]!r}"
+            "a rules file has confidence, min_confidence, derived_from, [written_for] and [[rule]]; it does not know "
+            f"{unknown[0]!r}"
         )
     rules = []
     for place, declared in enumerate(listed, 1):
@@ -177,7 +182,7 @@ def parse_rules(text: str) -> tuple[tuple[Rule, ...], dict[str, float], dict[str
 
 
 def write_rules(
-    rules: tuple[Rule, ...], settings: Mapping[str, float], written_for: Mapping[str, str], heading: str = ""
+    rules: tuple[Rule, ...], settings: Mapping[str, Any], written_for: Mapping[str, str], heading: str = ""
 ) -> str:
     """Return the TOML document of some rules."""
     lines = [f"# {line}" for line in heading.splitlines()]

@@ -14,6 +14,9 @@ from fragility.saving import save_form, without_nan
 from fragility.text import escape_controls, replace_controls
 
 Outcome: TypeAlias = Literal["pass", "fail", "inconclusive"]
+FROM_ITSELF = (
+    "but the rules were derived from this very audit, so it says nothing that it keeps to them: check a later audit"
+)
 SIGNS = {"pass": "✅", "fail": "❌", "inconclusive": "❔"}
 
 
@@ -121,6 +124,8 @@ class GateResult:
         What was audited, by kind and fingerprint, and the models of the earlier audits; none without one.
     stability : tuple of str
         Of each audit in ``models``, whether its finding depends on the baseline; rules judge the declared baseline.
+    from_itself : bool
+        Whether the rules were derived from an audit that they judge, so that passing says nothing.
     """
 
     verdicts: tuple[Verdict, ...]
@@ -128,6 +133,7 @@ class GateResult:
     models: tuple[str, ...]
     against: tuple[str, ...] = ()
     stability: tuple[str, ...] = ()
+    from_itself: bool = False
 
     def __bool__(self) -> bool:
         return self.outcome != "fail"
@@ -172,7 +178,8 @@ class GateResult:
         sides = [len(side) for side in (self.models, self.against) if side]
         named = [f"{count} retrained models" if count > 1 else "one model" for count in sides]
         about = f"about {' against '.join(named)}, by their means; " if max(sides) > 1 else ""
-        return f"{self.outcome}: {told} ({about}the verdicts hold together with {self.confidence:.0%} confidence)"
+        text = f"{self.outcome}: {told} ({about}the verdicts hold together with {self.confidence:.0%} confidence)"
+        return f"{text}; {FROM_ITSELF}" if self.from_itself else text
 
     def to_markdown(self) -> str:
         """Return a summary for a pull request.

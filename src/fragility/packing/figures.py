@@ -264,7 +264,7 @@ def _declare_documents(reader: SourceReader, min_confidence: float) -> Iterator[
         yield "accuracy", "of all predictions are right", _write_share, right
         confident = {**right, "where": [["confidence", ">=", min_confidence]]}
         yield "confident_accuracy", "of the confident predictions are right", _write_share, confident
-    if reader.has(VERDICTS):
+    if reader.has(VERDICTS) and not reader.document(VERDICTS).get("from_itself"):
         yield "gate", "is the verdict of the gate", str, {"file": VERDICTS, "pointer": "/outcome"}
     if reader.has(RELIABILITY):
         lost = {"file": RELIABILITY, "pointer": "/decisions_lost"}

@@ -81,7 +81,7 @@ FRAMEWORKS = (
 
 LOSS = ("flips_after_one", "flips_early", "holds", "never_flips", "exposed", "exposed_lost", "searched", "proved")
 WRONG = ("exposed_wrong", "exposed_noisy", "exposed_stale")
-RATES = ("lost", "reliability_")
+RATES = ("lost", "reliability_lost")
 
 QUESTIONS = (
     Question(
@@ -117,8 +117,14 @@ QUESTIONS = (
     Question(
         "eu", "15(4), redundancy", "Technical redundancy, such as backup or fail-safe plans.",
         RATES,
-        "How many decisions outages cost at the declared rates, and which field a backup saves most decisions for",
+        "How many decisions outages cost at the declared rates",
         "The plans themselves",
+    ),
+    Question(
+        "eu", "15(4), backups", "Which evidence to make redundant first.",
+        ("reliability_first",),
+        "Which field a backup saves most decisions for, at the declared rates",
+        "What a backup costs",
     ),
     Question("eu", "15(4), feedback", "Systems that go on learning: outputs must not come back as biased inputs."),
     Question("eu", "15(5)", "Resilience to attacks: poisoned data or models, adversarial examples, leaks."),

@@ -407,6 +407,13 @@ def _run_checks(folder: Path, document: dict[str, Any], data: bytes, audit: Any,
     told = "; ".join(f"{source.name}: {source.checked}" for source in list_given(folder))
     checks.append(Check("sources", True, f"only this was checked of them: {told}"))
     checks.append(_check_figures(document, derived))
+    version = document["fragility"]
+    if version != __version__ and not signed and all(check.passed for check in (*checks, *signature)):
+        raise VerificationError(
+            f"not checked: files, digests and figures hold, but the pages were written by fragility {version!s:.40} "
+            f"and cannot be made again by {__version__}; check the pack with that version, or with ",
+            Advice("public_key", "--public-key"),
+        )
     checks.append(_check_pages(folder, document, settings, derived, opened, signed=signed))
     return [*checks, *signature]
 

@@ -33,6 +33,7 @@ from fragility.wording import write_count
 GENERATOR = "fragility pack"
 BIG = ("rows", "confident", "flips_after_one", "flips_early", "accuracy", "lost", "gate")
 MOST_BIG = 5
+NO_VERDICT = "No verdict: the rules were derived from this very audit, so it says nothing that it keeps to them."
 CHECK = "fragility pack check PACK"
 VERIFY = "fragility verify PACK/audit --model MODEL --data DATA"
 
@@ -60,7 +61,7 @@ def tell_shown(evidence: Evidence, by_name: dict[str, Figure]) -> list[str]:
             told.append(f"{by_name[name].shown} {by_name[name].label}.")
     if "accuracy" in by_name:
         told.append(f"{by_name['accuracy'].shown} {by_name['accuracy'].label}.")
-    if evidence.verdicts is not None:
+    if evidence.verdicts is not None and not evidence.verdicts.from_itself:
         count = write_count(len(evidence.verdicts.verdicts), "verdict")
         told.append(f"{count} of a gate: {evidence.verdicts.outcome}.")
     told += [
@@ -87,6 +88,8 @@ def tell_missing(evidence: Evidence, findings: Sequence[Finding]) -> list[str]:
         told.append("Whether predictions are right: no true classes were given.")
     if evidence.verdicts is None:
         told.append("Whether the result is acceptable: no rules were declared.")
+    elif evidence.verdicts.from_itself:
+        told.append("Whether the result is acceptable: the rules were derived from this very audit.")
     if not evidence.parities:
         told.append("Whether the deployed model is the audited one: no artefact was compared.")
     if not evidence.signers:
@@ -119,7 +122,8 @@ def render_index(evidence: Evidence, figures: Sequence[Figure], findings: Sequen
         sentence = compared.sentence()
         lead.append(f"{sentence[0].upper()}{sentence[1:]}.")
     if evidence.verdicts is not None:
-        lead.append(f"Judged by declared rules: {evidence.verdicts.outcome}.")
+        judged = f"Judged by declared rules: {evidence.verdicts.outcome}."
+        lead.append(NO_VERDICT if evidence.verdicts.from_itself else judged)
     unlike = [found.b.name for found in evidence.parities if not found.agrees]
     contents = [("figures", "Every figure and where it comes from")]
     contents += [("gate", "Verdicts of the gate")] if evidence.verdicts is not None else []
@@ -136,11 +140,13 @@ def render_index(evidence: Evidence, figures: Sequence[Figure], findings: Sequen
         ("Signed by", ", ".join(evidence.signers) or "nobody"),
         ("Limits", manifest.limits),
     ]
+    own_rules = evidence.verdicts is not None and evidence.verdicts.from_itself
+    big = [name for name in BIG if name != "gate" or not own_rules]
     body = _load_template().render(
         title=title,
         byline=byline,
         lead=lead,
-        numbers=[_tell_number(by_name[name]) for name in BIG if name in by_name][:MOST_BIG],
+        numbers=[_tell_number(by_name[name]) for name in big if name in by_name][:MOST_BIG],
         warning=f"{', '.join(unlike)} is not the model that was audited." if unlike else "",
         shown=tell_shown(evidence, by_name),
         missing=tell_missing(evidence, findings),
@@ -149,7 +155,7 @@ def render_index(evidence: Evidence, figures: Sequence[Figure], findings: Sequen
         names={figure.name: figure.shown for figure in figures},
         describe=describe_source,
         verdicts=None if evidence.verdicts is None else evidence.verdicts.verdicts,
-        outcome=None if evidence.verdicts is None else evidence.verdicts.outcome,
+        outcome="none, by rules from this very audit" if own_rules else getattr(evidence.verdicts, "outcome", None),
         frameworks=[(each, [found for found in findings if found.framework == each.key]) for each in FRAMEWORKS],
         checks=_list_checks(evidence),
         facts=facts,
