@@ -144,9 +144,9 @@ def test_the_table_of_the_mean_sets_the_first_run_beside_the_present_one():
         return StudyResults(pd.DataFrame(rows, columns=names), pd.DataFrame(), pd.DataFrame())
 
     earlier = lines({"default": (0.6, 0.1), "baseline mode": (0.2, 0.19)})
-    results = replace(lines({"default": (0.2, 0.15)}), under_mean=earlier)
+    results = replace(lines({"default": (0.2, 0.15)}), earlier=earlier)
     assert toward_mean(results).rows[0] == ("Adult, XGBoost", "0.600", "0.100", "0.200", "0.190", "0.200", "0.150")
-    assert toward_mean(replace(results, under_mean=None)).note == "Not in these results."
+    assert toward_mean(replace(results, earlier=None)).note == "Not in these results."
 
 
 def test_thinned_training_rows_are_some_of_the_training_rows():

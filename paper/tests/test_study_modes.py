@@ -18,9 +18,9 @@ from fragility.stress.stressors import Layout
 from fragility_paper import run
 from fragility_paper.data import Dataset, load
 from fragility_paper.plan import MATCHING, PROFILES, Unit, profile_named, unit_config, units_of
-from fragility_paper.results import StudyResults, collect, save_results
+from fragility_paper.results import StudyResults, collect, load_results, save_results
 from fragility_paper.tables import all_tables
-from fragility_paper.tables.modes import GOALS, LABEL_TITLES, MODE_TITLES, goals_of, lost_difference
+from fragility_paper.tables.modes import GOALS, LABEL_TITLES, MODE_TABLES, MODE_TITLES, goals_of, lost_difference
 from fragility_paper.tidy import KEYS
 from fragility_paper.unit import fit_unit, measure_modes
 from fragility_paper.unit.failures import Sentinels, Stale, nearest_donors
@@ -238,7 +238,8 @@ def small_run(tmp_path_factory) -> Path:
 @pytest.mark.slow
 def test_a_small_run_fills_every_table_the_page_and_the_figure(small_run, tmp_path):
     results = collect(small_run)
-    assert all(table.rows for table in all_tables(results).values())
+    assert all(table.rows for name, table in all_tables(results).items() if name != "modes-earlier")
+    assert "Not in these results" in all_tables(results)["modes-earlier"].note
     save_results(results, tmp_path / "results")
     page = tmp_path / "page.md"
     done = run_command("study", "tables", tmp_path / "results", "--write-docs", page)
@@ -246,6 +247,15 @@ def test_a_small_run_fills_every_table_the_page_and_the_figure(small_run, tmp_pa
     assert "**2 of 189" in page.read_text() and "$" not in page.read_text()
     done = run_command("study", "figures", tmp_path / "results", "--out", tmp_path / "figures")
     assert done.code == 0 and (tmp_path / "figures" / "modes.png").stat().st_size > 5_000
+
+
+def test_an_earlier_definition_is_compared_over_the_units_of_both():
+    results = load_results(COMMITTED)
+    assert results.earlier is not None and len(results.units) < len(results.earlier.units)
+    table = MODE_TABLES["modes-earlier"](replace(results, earlier=results))
+    assert {row[2] for row in table.rows} == {"`noisy`", "`wrong`", "`outage`"}
+    assert all(row[3] == row[4] and row[5].startswith("+0.000") for row in table.rows if row[6] != "0")
+    assert [row[6] for row in table.rows if row[:2] == ("noise", "LogReg")] == ["0"]
 
 
 def test_the_page_is_what_the_committed_results_give(tmp_path):

@@ -159,7 +159,7 @@ def _forest_change(results: StudyResults, metric: str, limit: str, digits: int =
 
 def _mean(results: StudyResults) -> str:
     """What the study first said, and what it was."""
-    earlier = results.under_mean
+    earlier = results.earlier
     if earlier is None:
         return "These results come without those of the mean."
     boosted = [

@@ -35,10 +35,17 @@ def modes_document(results: StudyResults) -> str:
     tables = {f"table_{name.replace('-', '_')}": build(results).to_markdown() for name, build in MODE_TABLES.items()}
     known = {
         "units": str(len(results.units)),
+        "seeds": _name_seeds(results),
         "goals_text": _bullets([*map(_goal, goals_of(results)), _lost(results)]),
         "matching_text": _bullets([*(_ahead(results, *other) for other in OTHERS.items()), _within(results)]),
     }
     return Template(text).substitute({**known, **tables})
+
+
+def _name_seeds(results: StudyResults) -> str:
+    seeds = sorted(results.units["seed"].unique())
+    named = "three seeds" if len(seeds) == 3 else f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds}"
+    return f"seven data sets, nine model families, {named}"
 
 
 def _bullets(texts: Sequence[str]) -> str:

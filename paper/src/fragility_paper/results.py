@@ -21,7 +21,7 @@ from fragility_paper.folders import CONFIG, DONE, LABELLED, RESULTS, STUDY, TIMI
 from fragility_paper.plan import Study
 
 TIMINGS_FILE, VERSIONS_FILE, REPEATED_FILE = "timings.parquet", "versions.parquet", "repeated.parquet"
-UNDER_MEAN = "mean"
+EARLIER = "earlier"
 UNIT = ["dataset", "model", "seed"]
 
 Values = pd.Series  # one value a unit, indexed by data set, model and seed
@@ -36,7 +36,7 @@ class StudyResults:
     versions: pd.DataFrame
     repeated: pd.DataFrame | None = None  # tidy results of units that were run again on another machine
     labelled: pd.DataFrame | None = None  # scores and labels of confident rows, for review policies
-    under_mean: StudyResults | None = None  # the same study where lost evidence takes the training mean
+    earlier: StudyResults | None = None  # the same study under an earlier definition, to compare with
 
     @property
     def units(self) -> pd.DataFrame:
@@ -172,5 +172,5 @@ def load_results(folder: str | Path) -> StudyResults:
     repeated, labelled = (
         pd.read_parquet(place / name) if (place / name).is_file() else None for name in (REPEATED_FILE, LABELLED)
     )
-    under_mean = load_results(place / UNDER_MEAN) if (place / UNDER_MEAN).is_dir() else None
-    return StudyResults(table, timings, versions, repeated, labelled, under_mean)
+    earlier = load_results(place / EARLIER) if (place / EARLIER).is_dir() else None
+    return StudyResults(table, timings, versions, repeated, labelled, earlier)

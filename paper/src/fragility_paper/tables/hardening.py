@@ -294,7 +294,7 @@ def toward_mean(results: StudyResults) -> Table:
         "Units", "toward `mean`: brittle under `mean`, plain", "hardened", "brittle under `typical`, plain",
         "hardened", "toward `typical`: brittle under `typical`, plain", "hardened",
     )  # fmt: skip
-    earlier = results.under_mean
+    earlier = results.earlier
     if earlier is None:
         return Table("mean", "Toward the mean", header, ((NOTHING,) * len(header),), "Not in these results.")
     columns = ((earlier, "default"), (earlier, "baseline mode"), (results, "default"))
