@@ -119,6 +119,8 @@ def test_an_audit_with_rates_is_read_and_verified_with_its_block(folder, tmp_pat
     words = ("--model", folder / "model.skops", "--data", folder / "rows.parquet", "--target", "risk", "--trust")
     checked = run("verify", tmp_path / "a", *words)
     assert checked.code == 0 and "lattice" in checked.out and "verified: every claim of all 30" in checked.out
+    page = (tmp_path / "a" / "report.html").read_text(encoding="utf-8")
+    assert "What to make reliable first" in page and 'id="reliable"' in page
 
 
 def test_audits_with_and_without_a_block_compare(folder, tmp_path):

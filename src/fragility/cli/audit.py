@@ -51,6 +51,7 @@ ProtocolFile = Annotated[
 ]
 
 
+RANKED_ROWS = 50_000  # of an audit with rates, up to which its report says what to make reliable first
 DECLARED_BY_PROTOCOL = ("train", *list_options(opt.EvidenceOptions, opt.MarginOptions))
 
 
@@ -231,7 +232,17 @@ def audit(
     else:
         note("the report was written without the values of its cases; fragility report --data adds them")
     labels = labels_of(source, len(certs), certs.classes)
-    report = save_after_audit(certs, out_dir, labels, [*words, *["--trust"] * loading.trust], shown, by or ())
+    reliability = None
+    if failing is not None and len(certs) <= RANKED_ROWS:
+        part = source.head(len(certs))
+        reliability = fg.failure_probability(loaded, part.frame, declared, failing, ids=part.ids, engine=engine)
+    elif failing is not None:
+        note(
+            f"the report does not say what to make reliable first, since there are more than {RANKED_ROWS:,} rows; "
+            "fragility reliability does"
+        )
+    words += ["--trust"] * loading.trust
+    report = save_after_audit(certs, out_dir, labels, words, shown, by or (), reliability)
     _print_summary(certs, out_dir, time.perf_counter() - started, report.summary.audits[0].segments)
 
 
@@ -248,13 +259,13 @@ def _find_signature(protocol: Path, named: Path | None, declared: fg.Protocol) -
 
 def save_after_audit(
     certs: fg.StoredAudit, folder: Path, labels: Mapping[Any, Any] | None, words: list[str], given: GivenRows | None,
-    by: Sequence[str],
+    by: Sequence[str], reliability: fg.FailureProbability | None = None,
 ) -> Report:  # fmt: skip
     """Write DIR/report.html after an audit; `words` say how to verify it. A file of somebody else's stays."""
     from fragility.report import REPORT_FILE, Report, save_beside, verify_command
 
     verify = verify_command(folder, *words)
-    made = Report.of(certs, name=str(folder), labels=labels, verify=verify, rows=given, by=by)
+    made = Report.of(certs, name=str(folder), labels=labels, verify=verify, rows=given, by=by, reliability=reliability)
     if save_beside(made, folder) is None:
         note(
             f"{folder / REPORT_FILE} is not a report of fragility's and was left alone; write one with fragility report"
