@@ -2,7 +2,6 @@
 
 MISSING = "a field that is missing in a row is said to be lost"
 NAMES = "LightGBM rewrites names with blanks, and its columns are then not found"
-RATIO = "intervals of a user's own transformer, whose columns hang on other fields too, are not tried"
 UNSURE = "gate init writes no rule where few predictions are confident"
 
 KNOWN: dict[str, str] = {
@@ -13,18 +12,13 @@ KNOWN: dict[str, str] = {
     "holes-hist-simple-default-report": MISSING,
     "holes-logistic-knn-raw-parity": MISSING,
     "holes-neighbours-iterative-raw-policy": MISSING,
-    "mixed-mlp-ratio-raw-guard": RATIO,
     "holes-lightgbm-knn-default-compare": MISSING,
     "holes-logistic-iterative-default-gate": MISSING,
     "classes-lightgbm-own-simple-default-report": NAMES,
     "holes-hist-knn-raw-guard": MISSING,
-    "credit-logistic-ratio-raw-policy": RATIO,
     "holes-lightgbm-iterative-default-blocks": MISSING,
     "holes-bagging-knn-raw-report": MISSING,
-    "mixed-neighbours-ratio-raw-python": RATIO,
     "classes-lightgbm-own-simple-default-python": NAMES,
-    "unsure-xgboost-ratio-raw-report": RATIO,
-    "rare-forest-ratio-raw-parity": RATIO,
     "holes-stacking-winsor-default-python": MISSING,
     "holes-mlp-pca-raw-gate": MISSING,
     "holes-catboost-own-simple-default-pack": MISSING,

@@ -104,7 +104,7 @@ def audit(work: Work) -> None:
     """Audit and verify on the command line, and ask the pipeline about a sample of the claims."""
     intervals = ["--intervals", INTERVALS] if work.cell.way in WITH_INTERVALS else []
     blocks = ["--lattice", "--modes", "--rates", "0.05"] if work.cell.way == "blocks" else []
-    rows = ["--rows", "60"] if blocks else []
+    rows = ["--rows", "40"] if blocks else []
     done = ends_well(*work.audit_words("audit", *intervals, *blocks, *rows))
     assert "Traceback" not in done.err
     verified = ends_well(*work.words("verify", work.folder / "audit", *work.asked, "--sample", VERIFIED, *rows))
@@ -248,10 +248,12 @@ def use_guard(work: Work) -> None:
             if str(check.decision) != str(label) and not tie
         ]
         assert not wrong, f"the guard decides otherwise than the pipeline: {wrong[:3]}"
-    for place in (0, 1):
-        alone = guard.check(holes.iloc[[place]])
-        assert (alone.decision, alone.confidence) == (answers[place].decision, answers[place].confidence)
-        assert alone.p_change == answers[place].p_change
+    for place in (0, 1):  # a dot product's rounding depends on the shape of the batch
+        alone, together = guard.check(holes.iloc[[place]]), answers[place]
+        assert alone.decision == together.decision and alone.missing == together.missing
+        assert np.isclose(alone.confidence, together.confidence, rtol=1e-9)
+        assert (alone.p_change is None) == (together.p_change is None)
+        assert alone.p_change is None or np.isclose(alone.p_change, together.p_change, rtol=1e-9, atol=1e-12)
 
 
 def use_parity(work: Work) -> None:
@@ -269,7 +271,7 @@ def use_blocks(work: Work) -> None:
         assert one.smallest_state is not None and one.modes is not None
         assert 0 <= one.failure_low <= one.failure_probability <= one.failure_high <= 1
     ends_well(
-        *work.words("reliability", work.folder / "audit", *work.asked, "--rates", "0.05", "--rows", "60"),
+        *work.words("reliability", work.folder / "audit", *work.asked, "--rates", "0.05", "--rows", "40"),
         *("--json", work.folder / "reliability.json"),
     )
 
