@@ -40,7 +40,7 @@ from fragility.ranking.predictive import (
 )
 from fragility.saving import JsonFile, TabularReport
 from fragility.scores import pseudo_logits, softmax_probabilities
-from fragility.text import align_columns, format_number
+from fragility.text import BriefRepr, align_columns, format_number
 
 FORMAT = "fragility-temperature/1"
 ETAS = (0.0, 0.25, 0.5, 1.0, 2.0)
@@ -439,8 +439,8 @@ class CalibrationLine:
     nll: float
 
 
-@dataclass(frozen=True, slots=True)
-class CalibrationReport(TabularReport):
+@dataclass(frozen=True, slots=True, repr=False)
+class CalibrationReport(TabularReport, BriefRepr):
     """Raw, temperature-scaled and brittleness-aware probabilities on all rows and on the most fragile share."""
 
     lines: tuple[CalibrationLine, ...]

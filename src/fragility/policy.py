@@ -40,6 +40,7 @@ from fragility.saving import JsonFile
 from fragility.scores import CONFIDENT
 from fragility.stress.declaration import Stress
 from fragility.stress.labels import PROTOCOL_KEY, STRESS_KEY, BrittleLabels
+from fragility.text import BriefRepr
 from fragility.wording import describe_guarantee, describe_rule, describe_unscored, name_score
 
 FORMAT = "fragility-policy/1"
@@ -48,8 +49,8 @@ PREDICTED = "predicted"  # segments by predicted class
 State: TypeAlias = Literal["attained", "not attainable"]
 
 
-@dataclass(frozen=True, slots=True)
-class LabelledRows:
+@dataclass(frozen=True, slots=True, repr=False)
+class LabelledRows(BriefRepr):
     """Held-out labels as a policy takes them, wherever they come from."""
 
     ids: tuple[Hashable, ...]
@@ -129,8 +130,8 @@ class ReviewRule:
     rows_needed: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class ReviewCurve:
+@dataclass(frozen=True, slots=True, repr=False)
+class ReviewCurve(BriefRepr):
     """The effect of each threshold on the labelled rows: the picture of a rule. m thresholds, strictest first."""
 
     threshold: tuple[float, ...]
@@ -139,8 +140,8 @@ class ReviewCurve:
     bound: tuple[float, ...]  # its upper limit at the level tested
 
 
-@dataclass(frozen=True, slots=True)
-class ReviewPolicy(JsonFile):
+@dataclass(frozen=True, slots=True, repr=False)
+class ReviewPolicy(JsonFile, BriefRepr):
     """Which confident predictions to review, so that few brittle ones stay unreviewed.
 
     Made by :meth:`fit`; applied by :meth:`select`.

@@ -40,6 +40,7 @@ from fragility.evidence.rows import read_rows
 from fragility.ids import IdSpan, id_keys, say_other_rows
 from fragility.intervals import Share, share_of
 from fragility.scores import EARLY
+from fragility.text import BriefRepr
 
 BY = Advice("by", "--by")
 
@@ -380,8 +381,8 @@ class Segment:
     everything: SegmentNumbers
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentShares:
+@dataclass(frozen=True, slots=True, repr=False)
+class SegmentShares(BriefRepr):
     """How many predictions flip early, segment by segment of one column; :func:`share_by` makes it.
 
     Attributes

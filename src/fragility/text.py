@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+import html
+import itertools
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
+from typing import Any
 
 # What a terminal obeys or reorders text by: C0 and C1 controls, delete, bidirectional marks, other line ends.
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
@@ -46,3 +50,54 @@ def align_columns(table: Iterable[Sequence[str]], left: int = 1) -> list[str]:
 def format_number(value: float, digits: int = 3) -> str:
     """Return a fixed number of digits, or a dash for NaN."""
     return "-" if math.isnan(value) else f"{value:.{digits}f}"
+
+
+REPR_LENGTH, REPR_VALUE, REPR_ENTRIES = 300, 60, 3
+
+
+class BriefRepr:
+    """Base of results, whose ``repr`` is one line however many rows they hold, and is not generated.
+
+    A result with a text of its own (``str``) shows the beginning of it, and all of it in a notebook; any other one
+    shows its fields, arrays and tables by their size.
+    """
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        name = type(self).__name__
+        if type(self).__str__ is not object.__str__:
+            return shorten(f"{name}: {self._headline()}", REPR_LENGTH)
+        told = [f"{field.name}={describe_value(getattr(self, field.name))}" for field in _list_shown(self)]
+        return f"{name}({shorten(', '.join(told), REPR_LENGTH)})"
+
+    def _headline(self) -> str:
+        """Return its finding in one line: by default the first line of its text."""
+        return next((line.strip() for line in str(self).splitlines() if line.strip()), "")
+
+    def _repr_html_(self) -> str | None:
+        if type(self).__str__ is object.__str__:
+            return None  # a notebook then shows the repr
+        return f"<pre>{html.escape(replace_controls(str(self)))}</pre>"
+
+
+def _list_shown(value: Any) -> list[dataclasses.Field[Any]]:
+    shown = dataclasses.fields(value) if dataclasses.is_dataclass(value) else ()
+    return [field for field in shown if field.repr and hasattr(value, field.name)]
+
+
+def describe_value(value: Any) -> str:
+    """Return a value in few characters: arrays, tables and long collections by their size."""
+    if isinstance(value, BriefRepr) or dataclasses.is_dataclass(value):
+        return type(value).__name__
+    if isinstance(getattr(value, "shape", None), tuple):
+        size = " x ".join(map(str, value.shape))
+        return f"<{type(value).__name__} {size}>" if size else shorten(repr(value), REPR_VALUE)
+    if isinstance(value, (Mapping, Sequence, Set)) and not isinstance(value, (str, bytes)):
+        entries = list(itertools.islice(value, REPR_ENTRIES + 1))
+        plain = all(isinstance(entry, (str, int, float, bool)) for entry in entries)
+        told = repr(value) if plain and len(value) <= REPR_ENTRIES and not isinstance(value, Mapping) else ""
+        return (
+            told if told and len(told) <= REPR_VALUE else f"<{len(value)} {'entry' if len(value) == 1 else 'entries'}>"
+        )
+    return shorten(" ".join(repr(value).split()), REPR_VALUE)

@@ -31,6 +31,7 @@ from fragility.errors import CertificateError
 from fragility.models import ClassLabel
 from fragility.protocol import Protocol
 from fragility.scores import collapse, common_loss, exposure, fds, flip_budget, independent_loss, rcma
+from fragility.text import BriefRepr
 
 # What a table of certificates holds: everything, or no lists with one entry per step, severity or group.
 Extent: TypeAlias = Literal["full", "summary"]
@@ -64,8 +65,8 @@ IN_PROBABILITY = ("confidence", "one_step_confidence_drop")
 DERIVED_TOLERANCE = 1e-9
 
 
-@dataclass(frozen=True, eq=False)
-class RowArrays:
+@dataclass(frozen=True, eq=False, repr=False)
+class RowArrays(BriefRepr):
     """Arrays with one entry per row; what is no array is the same for all rows."""
 
     ids: tuple[Hashable, ...]
@@ -83,7 +84,7 @@ class RowArrays:
         return replace(self, ids=tuple(self.ids[i] for i in chosen), **taken)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Claims(RowArrays):
     """The claims of n certificates as arrays: G groups, K depth, P operators, |Lambda| severities.
 

@@ -17,14 +17,14 @@ from fragility.certificates.audit import Audit
 from fragility.certificates.flips import bound_flips, flip_columns, settled_within
 from fragility.protocol import Protocol
 from fragility.scores import EARLY
-from fragility.text import escape_controls
+from fragility.text import BriefRepr, escape_controls
 
 IDS_SHOWN = 10
 COMPARED = ("id", "predicted", "confidence", "exposure", "flip_budget")
 
 
-@dataclass(frozen=True, eq=False)
-class AuditChanges:
+@dataclass(frozen=True, eq=False, repr=False)
+class AuditChanges(BriefRepr):
     """What changed from one audit to another, on the rows that both cover.
 
     Attributes

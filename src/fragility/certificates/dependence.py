@@ -32,7 +32,7 @@ from fragility.errors import CertificateError
 from fragility.intervals import Share, share_of
 from fragility.protocol import Protocol
 from fragility.scores import flips_early, flips_within
-from fragility.text import align_columns
+from fragility.text import BriefRepr, align_columns
 from fragility.wording import FEW_CONFIDENT, join_names, write_count, write_percent, write_share
 
 COMPARED_ROWS = 500
@@ -117,8 +117,8 @@ class BaselineFigures:
     most_exposed: tuple[Hashable, ...]  # ids of the ten most exposed rows, the most exposed first
 
 
-@dataclass(frozen=True, eq=False)
-class BaselineComparison:
+@dataclass(frozen=True, eq=False, repr=False)
+class BaselineComparison(BriefRepr):
     """The same confident rows under every baseline that a model admits; :func:`compare_baselines` makes one.
 
     Attributes
@@ -319,7 +319,8 @@ class BaselineComparison:
             lines.append((name, *told, median))
         return "\n".join([*align_columns(lines), self.sentence(), self.rows_sentence()])
 
-    __repr__ = __str__
+    def _headline(self) -> str:
+        return self.sentence()
 
 
 # --- words --------------------------------------------------------------------------------------------------

@@ -87,7 +87,7 @@ class IntervalsDeclaration(BlockDeclaration):
         return BlockForm("rows with stability intervals", [*texts, ("intervals_digest", pa.string())])
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class IntervalsClaims(RowArrays):
     """The block of n certificates as arrays (n, F) of text, None where there is nothing to say; F fields."""
 

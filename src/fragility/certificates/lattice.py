@@ -130,7 +130,7 @@ class LatticeDeclaration:
         return (*searched, NOT_SEARCHED) if self.is_partial else searched
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class LatticeClaims(RowArrays):
     """The block of n certificates as arrays; G groups. The last five are None where no failures were declared."""
 

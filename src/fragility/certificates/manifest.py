@@ -24,6 +24,7 @@ from fragility.errors import CertificateError
 from fragility.files import CONTENT_NAME, parse_json
 from fragility.models import ClassLabel
 from fragility.protocol import Protocol
+from fragility.text import BriefRepr
 
 CLAIM = "fragility_witness"
 LIMITS = (
@@ -87,8 +88,8 @@ class ComparedBaselines:
     verdict: str
 
 
-@dataclass(frozen=True, slots=True)
-class Manifest:
+@dataclass(frozen=True, slots=True, repr=False)
+class Manifest(BriefRepr):
     """What an audit says of itself; the fields have the names and the order of the file."""
 
     format: str

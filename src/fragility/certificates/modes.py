@@ -87,7 +87,7 @@ class ModeClaims(NamedTuple):
     flip_chance: Floats  # (n, U)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ModesClaims(RowArrays):
     """The block of n certificates as arrays: M modes, W units of all modes. ``claims["wrong"]`` is one mode."""
 

@@ -20,14 +20,15 @@ from fragility.intervals import Share
 from fragility.protocol import Protocol
 from fragility.saving import NanEqual
 from fragility.scores import CONFIDENT
+from fragility.text import BriefRepr
 from fragility.wording import NONE_AT_ALL, NOT_SEARCHED, UNDECIDED, UPPER_BOUND
 
 SCORES = ("confidence", "margin", "flip_budget", "rcma", "fds", "exposure", "independent_loss", "common_loss")
 LATTICE_COUNTS = ("searched", "fewer_suffice", "path_missed", "never_fails", "unsettled")
 
 
-@dataclass(frozen=True, eq=False)
-class AuditSummary(NanEqual):
+@dataclass(frozen=True, eq=False, repr=False)
+class AuditSummary(NanEqual, BriefRepr):
     """Means and shares over the certificates of one audit.
 
     Every row counts: a prediction that never flips enters the mean flip budget as K + 1, as its certificate says, and

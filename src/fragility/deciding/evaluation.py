@@ -27,7 +27,7 @@ from fragility.drawing.figure import BLUE, GREY, ORANGE, Display
 from fragility.intervals import share_of
 from fragility.ranking.metrics import auroc, quantile_interval, resampled_aurocs
 from fragility.saving import NanEqual, save_report, without_nan
-from fragility.text import align_columns, format_number
+from fragility.text import BriefRepr, align_columns, format_number
 from fragility.wording import write_count, write_percent, write_points
 
 if TYPE_CHECKING:
@@ -80,8 +80,8 @@ class CalibrationBin:
     observed_high: float
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class WithoutEvaluation:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class WithoutEvaluation(BriefRepr):
     """Decisions made without fields that are known, compared with the decisions on the full rows.
 
     Attributes
@@ -304,7 +304,7 @@ def calibrate_pairs(p_change: Floats, changed: Booleans) -> tuple[CalibrationBin
     return tuple(found)
 
 
-@dataclass
+@dataclass(repr=False)
 class WithoutDisplay(Display):
     """Whether P_change can be relied on: its calibration, and expected against observed changes by set.
 

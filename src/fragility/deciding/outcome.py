@@ -12,7 +12,7 @@ from fragility.certificates import Certificate, Certificates
 from fragility.evidence.stability import StabilityInterval, describe_intervals
 from fragility.models import ClassLabel
 from fragility.saving import without_nan
-from fragility.text import escape_controls
+from fragility.text import BriefRepr, escape_controls
 from fragility.wording import (
     NONE_AT_ALL,
     describe_acquire,
@@ -29,8 +29,8 @@ PLAIN = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Check(BriefRepr):
     """What one decision hangs on, and what its missing or stale fields would have changed.
 
     Attributes
@@ -187,8 +187,8 @@ def _plain_interval(one: StabilityInterval) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Checks(Sequence[Check]):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Checks(Sequence[Check], BriefRepr):
     """The checks of many rows: a sequence of :class:`Check`.
 
     Attributes

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import fragility.drawing.svg as svg
 from fragility.drawing.figure import BLUE, RED
 from fragility.drawing.svg import ACCENT, FLIP, FLIP_TEXT, QUIET, Scale
-from fragility.text import shorten
+from fragility.text import BriefRepr, shorten
 from fragility.wording import write_count
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ BAR_WIDTH = 10  # characters on each side of zero
 LONGEST_CLASS = 16  # characters of a class beside the flip
 
 
-@dataclass(frozen=True)
-class MarginCurve:
+@dataclass(frozen=True, repr=False)
+class MarginCurve(BriefRepr):
     """One row's margin along its removal path; step 0 is the full record.
 
     `flip_step` is k*, or None where the prediction survives every step. `flip_class` is the class it flips to, and

@@ -44,7 +44,7 @@ RELIABILITY_STYLES = ((GREY, "o"), (ORANGE, "s"), (BLUE, "D"), (RED, "^"), ("#00
 SCORE_LABEL = {"exposure": "exposure", "fds": "fragility (FDS)"}
 
 
-@dataclass
+@dataclass(repr=False)
 class CollapseDisplay(Display):
     """How the margin of some predictions collapses as their evidence is taken away, group after group.
 
@@ -97,7 +97,7 @@ class CollapseDisplay(Display):
         panels[0].set_ylabel(MARGIN_LABEL[self.reading])
 
 
-@dataclass
+@dataclass(repr=False)
 class FragilityMapDisplay(Display):
     """Confidence against exposure (or FDS), one mark per prediction, with the exposed corner marked.
 
@@ -203,7 +203,7 @@ class FragilityMapDisplay(Display):
         ax.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
 
 
-@dataclass
+@dataclass(repr=False)
 class FragileCalibrationDisplay(Display):
     """Accuracy against confidence, for the whole set and for its most fragile share.
 
@@ -288,7 +288,7 @@ class FragileCalibrationDisplay(Display):
         panels[0].set_ylabel("accuracy (share of rows predicted right)")
 
 
-@dataclass
+@dataclass(repr=False)
 class ReviewPolicyDisplay(Display):
     """What a review policy does: the share reviewed against the brittle rate that stays unreviewed, with its bound.
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from fragility.errors import DataError
+from fragility.text import BriefRepr
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,8 +38,8 @@ STYLE: Any = {  # matplotlib types the keys of its settings one by one
 }
 
 
-@dataclass
-class Display:
+@dataclass(repr=False)
+class Display(BriefRepr):
     """Base of the displays: it draws one, or a row of panels, and keeps what was drawn on."""
 
     ax_: Any = field(default=None, init=False, repr=False)
@@ -103,7 +104,7 @@ def _split_axes(ax: Axes, count: int) -> list[Axes]:
     return [first, *(ax.figure.add_subplot(grid[0, i], sharey=first) for i in range(1, count))]
 
 
-@dataclass
+@dataclass(repr=False)
 class ReliabilityDisplay(Display):
     """Which feed to make reliable first; :meth:`FailureProbability.plot` draws it.
 

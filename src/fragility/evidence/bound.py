@@ -23,6 +23,7 @@ from fragility.evidence.fields import Field
 from fragility.evidence.rows import Kind, Rows, Scalar
 from fragility.models.adapter import Model
 from fragility.models.decision import ClassLabel, Decision
+from fragility.text import BriefRepr
 
 Space: TypeAlias = Literal["transformed", "raw"]
 SPACES: tuple[Space, ...] = ("transformed", "raw")
@@ -60,8 +61,8 @@ class Group:
     columns: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class EvidenceSpace:
+@dataclass(frozen=True, repr=False)
+class EvidenceSpace(BriefRepr):
     """Where evidence is replaced, and by what; how classes are decided there, and what counts as equal."""
 
     space: Space

@@ -36,6 +36,7 @@ from fragility.evidence.fields import Field, date_text, read_date, type_of, valu
 from fragility.evidence.fitting import TrainingEvidence, whole_columns
 from fragility.evidence.rows import Scalar
 from fragility.models.decision import to_python
+from fragility.text import BriefRepr
 
 MODES = ("lost", "wrong", "noisy", "stale", "sentinel", "outage")
 DEFAULT_MODES = ("lost", "wrong", "noisy")
@@ -79,8 +80,8 @@ class Range:
     whole: bool  # every training value is a whole number of an integer field, or a day without a time
 
 
-@dataclass(frozen=True, slots=True)
-class FailureModes:
+@dataclass(frozen=True, slots=True, repr=False)
+class FailureModes(BriefRepr):
     """The failure modes that a protocol declares, with what they need.
 
     Attributes

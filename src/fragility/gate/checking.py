@@ -38,6 +38,7 @@ from fragility.gate.verdicts import GateResult, Outcome, Verdict
 from fragility.policy import LabelledRows
 from fragility.scores import CONFIDENT, EARLY
 from fragility.stress.labels import BrittleLabels
+from fragility.text import BriefRepr
 
 LARGEST_FILE = 1_000_000  # bytes of a rules file
 EXPOSED = 0.5
@@ -45,8 +46,8 @@ AnyAudit: TypeAlias = Audit | str | os.PathLike[str]
 AnyStress: TypeAlias = BrittleLabels | pa.Table
 
 
-@dataclass(frozen=True, slots=True)
-class Gate:
+@dataclass(frozen=True, slots=True, repr=False)
+class Gate(BriefRepr):
     """Rules that an audit must keep to.
 
     Attributes

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 from fragility.gate.rules import PATH, SETS
 from fragility.saving import save_form, without_nan
-from fragility.text import escape_controls, replace_controls
+from fragility.text import BriefRepr, escape_controls, replace_controls
 
 Outcome: TypeAlias = Literal["pass", "fail", "inconclusive"]
 FROM_ITSELF = (
@@ -110,8 +110,8 @@ class Verdict:
         return f"{change:+.3f}" if self.measure == "auroc" else f"{100.0 * change:+.1f} points"
 
 
-@dataclass(frozen=True, slots=True)
-class GateResult:
+@dataclass(frozen=True, slots=True, repr=False)
+class GateResult(BriefRepr):
     """The verdicts of a gate. It is true unless a rule failed.
 
     Attributes

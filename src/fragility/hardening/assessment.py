@@ -37,7 +37,7 @@ from fragility.scores import EPSILON
 from fragility.stress.declaration import Stress
 from fragility.stress.labels import label_brittle
 from fragility.stress.stressors import Donor, Dropout, Mask, Noise, Stressor
-from fragility.text import align_columns, format_number
+from fragility.text import BriefRepr, align_columns, format_number
 from fragility.wording import join_names
 
 GROUPS_SHOWN = 5
@@ -50,8 +50,8 @@ OTHER_VALUES: dict[str, tuple[str, Stressor]] = {  # judge -> the failure mode t
 }
 
 
-@dataclass(frozen=True)
-class Assessment:
+@dataclass(frozen=True, repr=False)
+class Assessment(BriefRepr):
     """One model on some rows; shares of confident predictions are NaN if there are none."""
 
     rows: int
@@ -105,8 +105,8 @@ def assess_model(
     )
 
 
-@dataclass(frozen=True)
-class HardeningEffect:
+@dataclass(frozen=True, repr=False)
+class HardeningEffect(BriefRepr):
     """Two models on the same rows: before and after hardening."""
 
     before: Assessment

@@ -30,6 +30,7 @@ from fragility.models.links import (
 )
 from fragility.models.signature import Signature
 from fragility.models.wrappers import look_through, members, read_own_threshold, read_threshold, split_model
+from fragility.text import BriefRepr
 
 VOTE_AVERAGING = ("ForestClassifier", "BaggingClassifier")  # bases of scikit-learn's, also of imbalanced-learn's
 
@@ -43,8 +44,8 @@ MOST_PROBABLE = (
 )
 
 
-@dataclass(frozen=True, eq=False)
-class Model:
+@dataclass(frozen=True, eq=False, repr=False)
+class Model(BriefRepr):
     """A fitted classifier with declared classes; :meth:`Model.wrap` makes one.
 
     A search stands for its ``best_estimator_``, and a frozen estimator for the one inside it. A classifier that only

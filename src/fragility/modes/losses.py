@@ -39,12 +39,13 @@ from fragility.evidence.rows import row_ids, stacked
 from fragility.progress import Report, progress_bar
 from fragility.protocol import Protocol, bind
 from fragility.scores import independent_loss, reading_margin, support_margin
+from fragility.text import BriefRepr
 
 WHOLE_RECORD = "the whole record"
 
 
-@dataclass(frozen=True, eq=False)
-class ModeLoss:
+@dataclass(frozen=True, eq=False, repr=False)
+class ModeLoss(BriefRepr):
     """What one failure mode costs n predictions; U units."""
 
     mode: str
@@ -59,8 +60,8 @@ class ModeLoss:
         return np.asarray(-np.expm1(-self.loss))
 
 
-@dataclass(frozen=True, eq=False)
-class ModeLosses:
+@dataclass(frozen=True, eq=False, repr=False)
+class ModeLosses(BriefRepr):
     """What the failure modes of a protocol cost n predictions.
 
     Attributes

@@ -15,14 +15,15 @@ from fragility.evidence.rows import Scalar
 from fragility.evidence.stability import STATES, Flip, StabilityInterval, count_room, measure_room
 from fragility.models.decision import ClassLabel
 from fragility.modes.scales import Scale
+from fragility.text import BriefRepr
 from fragility.wording import BRACKETED, EXACT
 
 BELOW, ABOVE = 0, 1
 NOWHERE = -1
 
 
-@dataclass(frozen=True, eq=False)
-class OrderedStability:
+@dataclass(frozen=True, eq=False, repr=False)
+class OrderedStability(BriefRepr):
     """The intervals of one field of numbers or dates; n rows, values as places on the field's scale."""
 
     scale: Scale
@@ -47,8 +48,8 @@ class OrderedStability:
         return StabilityInterval(name, own, state, low, high, below, above, room=room)
 
 
-@dataclass(frozen=True, eq=False)
-class NominalStability:
+@dataclass(frozen=True, eq=False, repr=False)
+class NominalStability(BriefRepr):
     """The categories of one nominal field that flip the decision; n rows, R categories of the catalogue."""
 
     name: str
@@ -69,8 +70,8 @@ class NominalStability:
         return tuple(self.weights)
 
 
-@dataclass(frozen=True, eq=False)
-class StabilityIntervals:
+@dataclass(frozen=True, eq=False, repr=False)
+class StabilityIntervals(BriefRepr):
     """How far each field of n rows may move before the decision flips.
 
     Attributes

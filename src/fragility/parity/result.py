@@ -14,7 +14,7 @@ import pandas as pd
 from fragility.errors import DataError, FragilityError
 from fragility.evidence.rows import Scalar
 from fragility.saving import JsonFile
-from fragility.text import align_columns, escape_controls
+from fragility.text import BriefRepr, align_columns, escape_controls
 
 FORMAT = "fragility-parity/1"
 KINDS = ("clean", "lost", "missing", "wrong", "noisy", "sentinel", "outage", "path", "faded")
@@ -174,8 +174,8 @@ class ModelAnswer:
         return f"answers {self.label} ({', '.join(f'{p:.6f}' for p in self.probabilities)})"
 
 
-@dataclass(frozen=True, slots=True)
-class ParityExample:
+@dataclass(frozen=True, slots=True, repr=False)
+class ParityExample(BriefRepr):
     """One row that shows a difference: a row of the data with as few cells changed as possible.
 
     Attributes
@@ -255,8 +255,8 @@ class ParityExample:
         return f"{{{', '.join(parts)}}}"
 
 
-@dataclass(frozen=True, slots=True)
-class ModelParity(JsonFile):
+@dataclass(frozen=True, slots=True, repr=False)
+class ModelParity(JsonFile, BriefRepr):
     """Two artefacts of one model, compared; :func:`compare_models` makes one.
 
     Attributes

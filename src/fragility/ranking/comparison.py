@@ -42,7 +42,7 @@ from fragility.ranking.scores import (
     score_kind,
 )
 from fragility.saving import NanEqual, TabularReport
-from fragility.text import align_columns, format_number
+from fragility.text import BriefRepr, align_columns, format_number
 
 _COMPARED = ("cfc_exposure", "cfc_fds", "cfc_rcma", *MODE_SCORES)
 
@@ -99,8 +99,8 @@ class Comparison(NanEqual):
     rows: int
 
 
-@dataclass(frozen=True, slots=True)
-class RankingReport(TabularReport):
+@dataclass(frozen=True, slots=True, repr=False)
+class RankingReport(TabularReport, BriefRepr):
     """How well every score finds the brittle rows among the high-confidence ones."""
 
     rows: int

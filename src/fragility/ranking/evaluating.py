@@ -37,6 +37,7 @@ from fragility.ranking.scores import (
 from fragility.saving import TabularReport, without_nan
 from fragility.stress.declaration import Stress
 from fragility.stress.labels import BrittleLabels, label_rows, run_stress_rows, with_donors
+from fragility.text import BriefRepr
 
 BETTER = "better"
 WORSE = "worse"
@@ -57,8 +58,8 @@ class Verdict:
     against_others: Comparison | None
 
 
-@dataclass(frozen=True, slots=True)
-class Evaluation(TabularReport):
+@dataclass(frozen=True, slots=True, repr=False)
+class Evaluation(TabularReport, BriefRepr):
     """A ranking report about one model's certificates, with its verdict."""
 
     verdict: Verdict

@@ -20,12 +20,13 @@ from fragility.errors import Advice, DataError
 from fragility.ranking.metrics import auroc
 from fragility.saving import NanEqual
 from fragility.scores import CLIP
+from fragility.text import BriefRepr
 
 BINS = 15
 
 
-@dataclass(frozen=True, slots=True)
-class ReliabilityCurve:
+@dataclass(frozen=True, slots=True, repr=False)
+class ReliabilityCurve(BriefRepr):
     """Confidence and accuracy in each confidence bin; empty bins carry NaN and a zero count.
 
     edges (B+1,), confidence (B,) mean top probability, accuracy (B,) share predicted right, count (B,).

@@ -14,7 +14,7 @@ import pyarrow as pa
 from fragility.arrays import Booleans, Floats, Integers
 from fragility.drawing.figure import ReliabilityDisplay
 from fragility.saving import save_report, without_nan
-from fragility.text import align_columns
+from fragility.text import BriefRepr, align_columns
 from fragility.wording import describe_expected_loss, describe_failure, describe_first_group, describe_single_failures
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 ROW_COLUMNS = ("id", "predicted", "confidence", "p_flip", "low", "high", "exact", "method", "expected_margin")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class FailureProbability:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class FailureProbability(BriefRepr):
     """The probability that each decision is lost; n rows, G groups.
 
     With rates, groups fail independently. With recorded events, one of them has happened, as likely as it was frequent.

@@ -17,6 +17,7 @@ from fragility.intervals import Difference, Share
 from fragility.parity import ModelParity
 from fragility.saving import without_nan
 from fragility.segments import SegmentShares
+from fragility.text import BriefRepr
 
 FORMAT = "fragility-report/1"
 FEWEST_IN_A_FIFTH = 5
@@ -467,8 +468,8 @@ class Byline:
     date: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ReportSummary:
+@dataclass(frozen=True, slots=True, repr=False)
+class ReportSummary(BriefRepr):
     """The summary of one or several audits."""
 
     audits: tuple[AuditNumbers, ...]

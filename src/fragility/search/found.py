@@ -17,13 +17,14 @@ from fragility.errors import DataError, ProtocolError
 from fragility.evidence import EvidenceRows
 from fragility.protocol import Protocol
 from fragility.saving import TABLE_SUFFIXES, NanEqual, checked_suffix, write_table
+from fragility.text import BriefRepr
 from fragility.wording import MINIMUM, NONE_AT_ALL, UNDECIDED, UPPER_BOUND, none_up_to
 
 NOT_COUNTED = -1
 
 
-@dataclass(frozen=True, slots=True)
-class MinimalSets:
+@dataclass(frozen=True, slots=True, repr=False)
+class MinimalSets(BriefRepr):
     """The minimal failing sets of one row: each fails, and none of its proper subsets does."""
 
     sets: tuple[tuple[str, ...], ...]  # by size, then in declared order of groups
@@ -34,8 +35,8 @@ class MinimalSets:
         return ", or else ".join(" and ".join(names) for names in self.sets) + ("" if self.complete else ", or others")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class FailingSets:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class FailingSets(BriefRepr):
     """The smallest failing set found for every row; n rows, G groups.
 
     States: ``minimum`` (no smaller set fails, proved), ``upper bound`` (smaller ones may), ``none up to K, proved``,

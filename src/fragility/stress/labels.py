@@ -35,14 +35,15 @@ from fragility.scores import EPSILON, reading_margin, support_margin
 from fragility.stress.declaration import Stress
 from fragility.stress.draws import row_keys
 from fragility.stress.stressors import Layout
+from fragility.text import BriefRepr
 
 MOST_DONORS = 4096
 STRESS_KEY = "fragility.stress"  # where a table of labels says which stress made them
 PROTOCOL_KEY = "fragility.protocol"  # and under which protocol
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class StressRun:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class StressRun(BriefRepr):
     """The model's answers under stress, before any threshold; n rows, P stressors, D draws."""
 
     id: npt.NDArray[Any]  # (n,)
@@ -122,8 +123,8 @@ def _fill_chunk(run: StressRun, part: slice, rows: EvidenceRows, layout: Layout,
         run.draw_flip[part, index] = lost.reshape(len(x), -1)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class BrittleLabels:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class BrittleLabels(BriefRepr):
     """Held-out labels, one row per prediction; n rows, P stressors.
 
     Ranking is judged on the rows where `high_confidence` holds; `brittle` is false outside them.

@@ -25,6 +25,7 @@ from fragility.errors import Advice, DataError, ProtocolError
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.protocol import Protocol
 from fragility.stress.draws import Words, strikes, uniforms
+from fragility.text import BriefRepr
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,8 +216,8 @@ class Noise(_Severe):
         return out
 
 
-@dataclass(frozen=True, slots=True)
-class Outages(Stressor):
+@dataclass(frozen=True, slots=True, repr=False)
+class Outages(Stressor, BriefRepr):
     """Recorded outages: which fields were unavailable together, and how often.
 
     Parameters

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from fragility.certificates import Audit
 from fragility.certificates.manifest import Tolerance
-from fragility.text import escape_controls
+from fragility.text import BriefRepr, escape_controls
 
 MAX_LISTED = 20
 MAX_KEPT = 10_000  # differences; what is wrong in more rows than this is counted only
@@ -96,8 +96,8 @@ class Recheck:
         self.differences += differences[: MAX_KEPT - len(self.differences)]
 
 
-@dataclass(frozen=True, slots=True)
-class Verification:
+@dataclass(frozen=True, slots=True, repr=False)
+class Verification(BriefRepr):
     """The result of all checks; true if every one passed. Whether they covered every row, ``complete`` says.
 
     Attributes
@@ -229,11 +229,12 @@ class Verification:
         proved = ["proved: the lines above"] if self else []
         return "\n".join([*describe_checks(self.checks), *proved, *map(escape_controls, unproved), self.verdict])
 
-    __repr__ = __str__
+    def _headline(self) -> str:
+        return self.verdict
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+@dataclass(frozen=True, slots=True, repr=False)
+class Outcome(BriefRepr):
     """The result of checking a signature or a proof; true if every check passed.
 
     Attributes
@@ -259,7 +260,8 @@ class Outcome:
     def __str__(self) -> str:
         return "\n".join([*describe_checks(self.checks), self.verdict])
 
-    __repr__ = __str__
+    def _headline(self) -> str:
+        return self.verdict
 
 
 def describe_checks(checks: Sequence[Check]) -> list[str]:

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from fragility.text import escape_controls
+from fragility.text import BriefRepr, escape_controls
 from fragility.watching.events import OF_FIELDS, STATES, Measure
 from fragility.watching.following import Direction
 from fragility.wording import join_names, write_count, write_percent
@@ -241,8 +241,8 @@ def write_value(measure: str, value: float) -> str:
     return write_number(value) if measure == "exposure" else write_rate(value)
 
 
-@dataclass(frozen=True, slots=True)
-class WatchFindings:
+@dataclass(frozen=True, slots=True, repr=False)
+class WatchFindings(BriefRepr):
     """What happened over time; attributes as in `WatchResult`."""
 
     alarms: tuple[Alarm, ...]

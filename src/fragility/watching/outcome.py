@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from fragility.saving import save_form, without_nan
-from fragility.text import escape_controls
+from fragility.text import BriefRepr, escape_controls
 from fragility.watching.findings import WatchFindings
 from fragility.watching.page import render_page
 from fragility.watching.prometheus import render_prometheus
 from fragility.wording import write_count
 
 
-@dataclass(frozen=True, slots=True)
-class WatchResult(WatchFindings):
+@dataclass(frozen=True, slots=True, repr=False)
+class WatchResult(WatchFindings, BriefRepr):
     """What happened over time. It is true unless an alarm is open.
 
     Attributes
