@@ -86,6 +86,10 @@ def _list_shown(value: Any) -> list[dataclasses.Field[Any]]:
     return [field for field in shown if field.repr and hasattr(value, field.name)]
 
 
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, (str, int, float)) or (isinstance(value, tuple) and all(map(_is_plain, value)))
+
+
 def describe_value(value: Any) -> str:
     """Return a value in few characters: arrays, tables and long collections by their size."""
     if isinstance(value, BriefRepr) or dataclasses.is_dataclass(value):
@@ -95,8 +99,11 @@ def describe_value(value: Any) -> str:
         return f"<{type(value).__name__} {size}>" if size else shorten(repr(value), REPR_VALUE)
     if isinstance(value, (Mapping, Sequence, Set)) and not isinstance(value, (str, bytes)):
         entries = list(itertools.islice(value, REPR_ENTRIES + 1))
-        plain = all(isinstance(entry, (str, int, float, bool)) for entry in entries)
-        told = repr(value) if plain and len(value) <= REPR_ENTRIES and not isinstance(value, Mapping) else ""
+        told = (
+            repr(value)
+            if all(map(_is_plain, entries)) and len(value) <= REPR_ENTRIES and not isinstance(value, Mapping)
+            else ""
+        )
         return (
             told if told and len(told) <= REPR_VALUE else f"<{len(value)} {'entry' if len(value) == 1 else 'entries'}>"
         )
