@@ -78,8 +78,8 @@ def compare_baselines(
     >>> X = X[["duration", "age", "installment_commitment"]]
     >>> model = LogisticRegression().fit(X[:700], y[:700])
     >>> found = fg.compare_baselines(model, X[700:], fg.Protocol.fit(model, X[:700]))
-    >>> found.baselines, found.verdict
-    (('typical', 'median', 'mean'), 'stable')
+    >>> found.baselines, found.verdict.value
+    (('typical', 'median', 'mean'), 'too_few_rows')
     """
     if not protocol.alternatives:
         raise ProtocolError("the protocol stores no other baseline that the model admits, so there is none to compare")
