@@ -24,6 +24,7 @@ from fragility.arrays import Integers
 from fragility.canonical import digest_of, table_digest
 from fragility.errors import FragilityError, ProtocolError
 from fragility.evidence import EvidenceRows
+from fragility.evidence.agreement import ROUNDING_ROWS, measure_rounding
 from fragility.evidence.baselines import (
     ALTERNATIVES,
     Alternative,
@@ -34,7 +35,7 @@ from fragility.evidence.baselines import (
     missing_space,
     with_values,
 )
-from fragility.evidence.binding import bind_rows, check_baseline_accepted, check_decision
+from fragility.evidence.binding import bind_fitting_rows, bind_rows, check_baseline_accepted, check_decision
 from fragility.evidence.bound import Column, EvidenceSpace, Group, InputColumn, Space
 from fragility.evidence.declared import read_model_rows
 from fragility.evidence.fields import Field
@@ -49,6 +50,7 @@ from fragility.wording import describe_artificial
 FORMAT = "fragility-protocol/1"
 DEFAULT_BASELINE = "typical"
 DEFAULT_DEPTH = 10
+RESOLUTION = parts.RESOLUTIONS[0]
 DEFAULT_OPERATORS = ("attenuate_all", "attenuate_top1")
 DEFAULT_SEVERITIES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 EQUAL_WEIGHTS = (1 / 3, 1 / 3, 1 / 3)
@@ -159,7 +161,7 @@ class Protocol:
         reading: Reading = "support",
         weights: Sequence[float] = EQUAL_WEIGHTS,
         exposure_weights: Sequence[float] = EQUAL_WEIGHTS,
-        resolution: float = 1e-6,
+        resolution: float | None = None,
         smoothing: float | None = None,
         min_confidence: float = CONFIDENT,
         merge_threshold: float = 0.8,
@@ -211,8 +213,10 @@ class Protocol:
             Of RCMA, 1/k* and 1/lambda* in FDS.
         exposure_weights : sequence of three float, default=(1/3, 1/3, 1/3)
             Of targeted loss (RCMA), independent loss and common loss in exposure.
-        resolution : float, default=1e-6
-            Margins closer than this count as equal; a float32 torch module needs 1e-4.
+        resolution : float, optional
+            Margins closer than this count as equal, and a verified margin may lie this far off, from 1e-9 to 1e-3. By
+            default 1e-6, or the finest of 1e-5, 1e-4 and 1e-3 that is twice the rounding measured where the model
+            answers in single precision.
         smoothing : float, optional
             What is added to every probability before margins are computed, from 0 to 1. By default one vote for each
             class, 1/T, where the model averages the votes of T estimators (a random forest, extra trees, bagging), and
@@ -288,7 +292,7 @@ class Protocol:
             reading=reading,
             weights=parts.read_weights("weights", weights),
             exposure_weights=parts.read_weights("exposure_weights", exposure_weights),
-            resolution=parts.read_number("resolution", resolution),
+            resolution=RESOLUTION if resolution is None else parts.read_number("resolution", resolution),
             smoothing=one_vote if smoothing is None else parts.read_number("smoothing", smoothing),
             min_confidence=parts.read_number("min_confidence", min_confidence),
             decision=wrapped.decision if declared is None else declared,
@@ -297,6 +301,9 @@ class Protocol:
             training_rows=len(rows),
         )
         check_decision(wrapped, protocol.evidence)
+        if resolution is None:
+            few = bind_fitting_rows(wrapped, rows.head(ROUNDING_ROWS), protocol.evidence)
+            protocol = replace(protocol, resolution=parts.choose_resolution(measure_rounding(few)))
         bound = check_baseline_accepted(wrapped, rows, protocol.evidence, fitted.name)
         if fitted.name == "missing" and fitted.artificial:
             warnings.warn(describe_artificial(fitted.name, fitted.artificial), stacklevel=2)

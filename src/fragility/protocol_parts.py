@@ -20,9 +20,15 @@ from fragility.scores import READINGS
 
 GROUPING = re.compile(r"raw-origin|declared|merged at (0?\.\d+|[01](\.\d+)?)")
 MIN_RESOLUTION, MAX_RESOLUTION = 1e-9, 1e-3  # part of the format: float64 margins round at 1e-10, float32 need 1e-4
+RESOLUTIONS = (1e-6, 1e-5, 1e-4, 1e-3)  # of which a fit takes the finest that a model's own rounding allows
 DIGEST = re.compile(r"(sha256:[0-9a-f]{64})?")
 MAX_SMOOTHING = 1.0  # part of the format: one vote for each class of a single tree
 WEIGHTED = {"weights": "RCMA, flip budget, degradation", "exposure_weights": "targeted, independent and common loss"}
+
+
+def choose_resolution(rounding: float) -> float:
+    """Return the finest resolution that is at least twice a model's own rounding, or the coarsest there is."""
+    return next((own for own in RESOLUTIONS if 2.0 * rounding <= own), RESOLUTIONS[-1])
 
 
 def check_choice(name: str, value: object, allowed: Sequence[str]) -> None:

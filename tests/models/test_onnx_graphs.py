@@ -14,7 +14,9 @@ from fuzzing import mutated_bytes, mutated_graph, one_sentence
 from onnx import TensorProto, helper, numpy_helper
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
+from sklearn.naive_bayes import GaussianNB
 
+import fragility as fg
 from fragility.engines.trees.readers import read_ensemble
 from fragility.errors import EngineError, ModelError
 from fragility.models.loading import load_model
@@ -317,3 +319,20 @@ def test_what_onnxruntime_refuses_is_said_in_a_sentence(tmp_path) -> None:
 def test_the_original_of_these_files_loads(tmp_path) -> None:
     X, y = make_rows()
     assert load_model(convert(LogisticRegression().fit(X, y), tmp_path / "model.onnx")).classes == (0, 1)
+
+
+def test_the_resolution_follows_the_rounding_of_a_model_in_single_precision(tmp_path):
+    """An honest audit of every failure mode verifies; a model in double precision keeps the finest resolution."""
+    to_onnx = pytest.importorskip("skl2onnx").to_onnx
+    X, y = fg.load_credit_g()
+    X = X.select_dtypes("number").iloc[:, :7].to_numpy().astype(np.float32)
+    trained = GaussianNB().fit(X[:700], (y[:700] == y[0]).to_numpy().astype(int))
+    file = tmp_path / "bayes.onnx"
+    file.write_bytes(to_onnx(trained, X[:1], options={"zipmap": False}, target_opset=17).SerializeToString())
+    model = fg.load_model(file)
+    protocol = fg.Protocol.fit(model, X[:700])
+    assert 1e-6 < protocol.resolution <= 1e-3
+    certs = fg.audit(model, X[700:], protocol, modes=True)
+    assert fg.verify(certs, model, X[700:]).complete
+    assert fg.Protocol.fit(trained, X[:700]).resolution == 1e-6
+    assert fg.Protocol.fit(model, X[:700], resolution=1e-6).resolution == 1e-6

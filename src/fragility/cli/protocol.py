@@ -58,8 +58,13 @@ def write(
         str | None, option("--weights A,B,C", "FDS weights of collapse, flip and degradation. (default equal)")
     ] = None,
     resolution: Annotated[
-        float, option("--resolution", "Margins this close count as equal, so that rounding decides nothing.", min=0.0)
-    ] = 1e-6,
+        float | None,
+        option(
+            "--resolution",
+            "Margins this close count as equal, so that rounding decides nothing. (default: as the model rounds)",
+            min=0.0,
+        ),
+    ] = None,
     merge_threshold: Annotated[
         float, option("--merge-threshold", "Association from which --groups merged merges.", min=0.0, max=1.0)
     ] = 0.8,

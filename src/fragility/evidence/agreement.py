@@ -25,6 +25,7 @@ DOUBLE_ROUNDING = 1e-9  # probabilities in double precision agree this well
 PROBE_ROWS = 32
 BATCH_PROBE_ROWS = 1024  # rows that are asked about at once, and in batches of 32, 64, 128, 256 and 512
 BATCH_ROWS = 16384
+ROUNDING_ROWS, ROUNDING_BATCHES = 64, (1, 3, 17, 33)  # on which a model's own rounding is measured
 
 
 def original_class(
@@ -116,6 +117,26 @@ def check_steady(rows: EvidenceRows, resolution: float) -> None:
             whole = call_model(lambda: rows.model.probabilities(some), rows.source)  # noqa: B023
             _compare(p[places], whole, rows, resolution, company)
     original_class(rows, p, resolution, slice(0, m))
+
+
+def measure_rounding(rows: EvidenceRows) -> float:
+    """Return how far margins of a model in single precision move with the shape of a batch; 0 in double precision."""
+    few = rows.dense(0, ROUNDING_ROWS)
+    p = rows.predict(few)
+    if not _is_single(p):
+        return 0.0
+    top, widest = p.argmax(axis=1), 0.0
+    for size in ROUNDING_BATCHES:
+        q = np.concatenate([rows.predict(few[start : start + size]) for start in range(0, len(few), size)])
+        if not _is_single(q):
+            return 0.0
+        moved = np.abs(support_margin(q, top) - support_margin(p, top))
+        widest = max(widest, float(moved.max(initial=0.0)))
+    return widest
+
+
+def _is_single(p: Floats) -> bool:
+    return np.array_equal(p, p.astype(np.float32))
 
 
 def _compare(p: Floats, q: Floats, rows: EvidenceRows, resolution: float, fault: str) -> None:
