@@ -178,7 +178,8 @@ def test_both_kernels_equal_materialised_rows_to_the_last_bit(problem):
     for monotone in (True, False):
         plan = plan_of(problem, monotone)
         for kernel in (score_by_planes, score_by_walks):
-            got = kernel(problem["forest"], plan, run_on_all_threads)(problem["X"], order_of(problem), states)
+            cells = (problem["X"], problem["X"][:0] != 0)
+            got = kernel(problem["forest"], plan, run_on_all_threads)(*cells, order_of(problem), states)
             np.testing.assert_array_equal(got, want, err_msg=f"{kernel.__name__}, monotone={monotone}")
 
 
@@ -263,6 +264,6 @@ def test_more_states_than_one_walk_holds():
     states = States(problem["severity"], problem["moved"])
     for kernel in (score_by_planes, score_by_walks):
         got = kernel(problem["forest"], plan_of(problem, True), run_on_all_threads)(
-            problem["X"], order_of(problem), states
+            problem["X"], problem["X"][:0] != 0, order_of(problem), states
         )
         np.testing.assert_array_equal(got, expected(problem))

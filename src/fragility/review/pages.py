@@ -284,7 +284,7 @@ def tell_story(row: Mapping[str, Any], queued: QueuedCase, protocol: Protocol, m
         curve=curve,
         steps=steps,
         drops=_list_drops(cert) if cert else (),
-        idle=tuple(name for name, drop in cert.one_step_drop.items() if abs(drop) < SEEN) if cert else (),
+        idle=_list_idle(cert, protocol) if cert else (),
         thresholds=thresholds,
         losses=_list_losses(row, cert),
         path=path,
@@ -292,6 +292,13 @@ def tell_story(row: Mapping[str, Any], queued: QueuedCase, protocol: Protocol, m
         lattice=_describe_search(row, cert),
         modes=() if manifest.modes is None else _tell_modes(row, manifest.modes),
     )
+
+
+def _list_idle(cert: Certificate, protocol: Protocol) -> tuple[str, ...]:
+    """Return the groups that carry nothing, though something of them is there."""
+    missing, fields_of = set(cert.already_missing), protocol.evidence.group_fields
+    there = (name for name in protocol.group_names if not missing.issuperset(fields_of[name]))
+    return tuple(name for name in there if abs(cert.one_step_drop[name]) < SEEN)
 
 
 def _tell_modes(row: Mapping[str, Any], declared: ModesDeclaration) -> tuple[ModeStory, ...]:
