@@ -96,7 +96,7 @@ def test_every_mode_that_certificates_can_hold():
         assert certs.modes[mode].exposure == pytest.approx(direct[mode].exposure)
     assert [count_values(protocol, mode) for mode in certs.modes.units] == [len(protocol.groups), 2, 2]
     told = certs[0].story()
-    assert "error codes: exposure" in told and "recorded outages: exposure" in told
+    assert "exposure to error codes" in told and "exposure to recorded outages" in told
 
 
 @pytest.mark.parametrize("family", ["lightgbm", "random_forest", "logistic"])
@@ -248,7 +248,7 @@ def test_rankings_by_mode(certs, some, tmp_path):
 def test_a_certificate_says_its_block_in_words(certs):
     cert = next(c for c in certs if 0.1 < max(c.modes["wrong"].flip_chance.values()) < 0.9)
     cost = cert.modes["wrong"]
-    wanted = f"wrong values: exposure {cost.exposure:.2f}; a wrong {cost.weakest} flips it with probability "
+    wanted = f"exposure to wrong values {cost.exposure:.2f}; a wrong {cost.weakest} flips it with probability "
     assert f"{wanted}{cost.flip_chance[cost.weakest]:.2f}" in cert.story()
     with pytest.raises(ProtocolError, match="the block has the modes lost, wrong, noisy, got 'stale'"):
         certs.modes["stale"]

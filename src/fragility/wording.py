@@ -390,7 +390,9 @@ MODE_WORDS = {
 
 
 def describe_mode(mode: str, exposure: float, unit: str | None, chance: float) -> str:
-    """Return `wrong values: exposure 0.41; a wrong checking_status flips it with probability 0.62`.
+    """Return `exposure to wrong values 0.41; a wrong checking_status flips it with probability 0.62`.
+
+    The figure of a mode is never called "exposure" alone, which is the score over all ways of losing evidence.
 
     unit, chance: the unit whose failure flips the prediction most likely, and how likely; None where the mode has none.
     """
@@ -398,7 +400,7 @@ def describe_mode(mode: str, exposure: float, unit: str | None, chance: float) -
     if unit is None:
         return f"{mode_name}: no evidence can fail in this way"
     told = "none of them alone flips it" if chance <= 0.0 else describe_flip(mode, unit, chance)
-    return f"{mode_name}: exposure {exposure:.2f}; {told}"
+    return f"exposure to {mode_name} {exposure:.2f}; {told}"
 
 
 def describe_flip(mode: str, unit: str, chance: float) -> str:

@@ -188,7 +188,7 @@ def test_the_command_assesses_some_confident_rows_and_says_so(files, tmp_path):
     told = f"failure modes lost, wrong and noisy of {len(audit.modes_ids)} confident predictions; --modes assesses"
     assert told in " ".join(done.out.split())
     shown = run("show", tmp_path / "audit", "--row", audit.modes_ids[0])
-    assert "wrong values: exposure" in shown.out and "noisy values: exposure" in shown.out
+    assert "exposure to wrong values" in shown.out and "exposure to noisy values" in shown.out
     best = run("top", tmp_path / "audit", "--by", "wrong", "-n", "3")
     assert best.code == 0 and "if wrong" in best.out
     none = run("top", tmp_path / "audit", "--by", "wrong", "--min-confidence", "1.0")

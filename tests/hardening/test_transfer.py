@@ -8,6 +8,7 @@ from small_audits import declared_model, whole_numbers
 
 import fragility as fg
 from fragility.hardening.assessment import Judged, Transfer, assess_transfer
+from fragility.intervals import paired_difference
 
 TRAINED = (Judged("baseline mean (as in training)", 0.593, 0.009),)
 
@@ -81,3 +82,13 @@ def test_failures_that_training_used_are_not_called_a_transfer():
     both = Transfer((*TRAINED, donors), (Judged("noise", 0.002, 0.001),))
     assert "only under the failures that the model was trained with, not under noise" in both.sentence()
     assert Transfer((*TRAINED, donors), ()).sentence().endswith("(as in training) 0.200 -> 0.100.")
+
+
+def test_a_fall_that_chance_explains_is_not_called_a_gain():
+    """On 107 rows a share of 0.346 that falls to 0.270 may be luck: 16 rows mended, 8 spoilt."""
+    few = Judged("baseline typical (as in training)", 0.346, 0.270, paired_difference(8, 16, 107), 107)
+    many = Judged("baseline typical (as in training)", 0.346, 0.270, paired_difference(80, 160, 1070), 1070)
+    assert few.fell and not few.gained and many.gained
+    assert Transfer((few,), ()).sentence().startswith("Too few rows to tell whether fewer confident predictions break")
+    assert "on 107 rows confident both times" in str(few) and few.difference.upper > 0.0
+    assert Transfer((many,), ()).sentence().startswith("Fewer confident predictions break: ")

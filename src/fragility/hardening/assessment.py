@@ -15,7 +15,8 @@ may not have used (`harden(modes=...)`):
     values of other rows    groups take the values of other training rows (`Donor`)
     noise                   numbers are slightly off (`Noise`)
 
-A gain appears under a judge if the brittle share falls by at least one percentage point and by a tenth of itself.
+A gain appears under a judge if the brittle share falls by at least one percentage point and by a tenth of itself, and
+if the rows show it: of those that are confident before and after, Tango's paired 95% interval is below zero.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ import numpy as np
 from fragility.arrays import Booleans
 from fragility.auditing.pipeline import audit
 from fragility.evidence.agreement import BATCH_ROWS
+from fragility.intervals import Difference, paired_difference
 from fragility.progress import Report
 from fragility.protocol import Protocol, bind
 from fragility.ranking.predictive import PredictiveMetrics, class_codes, predictive_metrics
@@ -38,7 +40,7 @@ from fragility.stress.declaration import Stress
 from fragility.stress.labels import label_brittle
 from fragility.stress.stressors import Donor, Dropout, Mask, Noise, Stressor
 from fragility.text import BriefRepr, align_columns, format_number
-from fragility.wording import join_names
+from fragility.wording import join_names, write_count
 
 GROUPS_SHOWN = 5
 LEAST_FALL = 0.01
@@ -161,15 +163,26 @@ class Judged:
     by: str
     before: float  # NaN if a model has no confident prediction
     after: float
+    difference: Difference | None = None  # after minus before, on the rows that are confident both times
+    rows: int = 0  # how many those are
 
     @property
-    def gained(self) -> bool:
+    def fell(self) -> bool:
         """Whether the share fell by more than a trifle."""
         fall = self.before - self.after
         return fall >= LEAST_FALL and fall >= LEAST_RELATIVE_FALL * self.before
 
+    @property
+    def gained(self) -> bool:
+        """Whether it fell by more than a trifle, and by more than chance explains."""
+        return self.fell and (self.difference is None or self.difference.upper < 0.0)
+
     def __str__(self) -> str:
-        return f"{self.by} {self.before:.3f} -> {self.after:.3f}"
+        shares = f"{self.by} {self.before:.3f} -> {self.after:.3f}"
+        if self.difference is None:
+            return shares
+        ends = f"{self.difference.lower:+.3f} to {self.difference.upper:+.3f}"
+        return f"{shares} (95% interval of the change {ends}, on {write_count(self.rows, 'row')} confident both times)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +205,8 @@ class Transfer:
     def sentence(self) -> str:
         """Say whether the gain carries over, and to which failures."""
         trained = join_names([str(judged) for judged in self.trained])
+        if not self.gained and any(judged.fell for judged in self.trained):
+            return f"Too few rows to tell whether fewer confident predictions break: {trained}."
         if not self.gained:
             return f"Hardly fewer confident predictions break: {trained}."
         shown = f"Fewer confident predictions break: {trained}."
@@ -228,34 +243,51 @@ def assess_transfer(
 
     modes: those that the second model was hardened with.
     """
-    first = _brittle_shares(before, X, donors, protocols[0], ids, engine)
-    second = _brittle_shares(after, X, donors, protocols[1], ids, engine)
+    first = _find_broken(before, X, donors, protocols[0], ids, engine)
+    second = _find_broken(after, X, donors, protocols[1], ids, engine)
     mode_of = {f"baseline {protocols[0].baseline}": "lost", **{by: mode for by, (mode, _) in OTHER_VALUES.items()}}
     trained, others = [], []
-    for by, share in first.items():
+    for by, broken in first.items():
         if mode_of.get(by) in modes:
-            trained.append(Judged(f"{by} (as in training)", share, second[by]))
+            trained.append(_judge(f"{by} (as in training)", broken, second[by]))
         elif by in second:
-            others.append(Judged(by, share, second[by]))
+            others.append(_judge(by, broken, second[by]))
     return Transfer(tuple(trained), tuple(others))
 
 
-def _brittle_shares(model: Any, X: Any, donors: Any, protocol: Protocol, ids: Any, engine: str) -> dict[str, float]:
-    """Return the brittle share of confident predictions by judge; the protocol's own baseline comes first."""
+@dataclass(frozen=True, eq=False)
+class _Broken:
+    """Which of n rows a model is confident about, and which of them break under one kind of failure."""
 
-    def breaks(declared: Protocol, stressors: Sequence[Stressor], lent: Any = None) -> Booleans:
-        """Return (confident rows, stressors) which stressor breaks which row."""
+    confident: Booleans
+    broken: Booleans
+
+    @property
+    def share(self) -> float:
+        return float(self.broken[self.confident].mean()) if self.confident.any() else math.nan
+
+
+def _judge(by: str, before: _Broken, after: _Broken) -> Judged:
+    both = before.confident & after.confident
+    mended, spoilt = before.broken & ~after.broken & both, after.broken & ~before.broken & both
+    change = paired_difference(int(spoilt.sum()), int(mended.sum()), int(both.sum()))
+    return Judged(by, before.share, after.share, change, int(both.sum()))
+
+
+def _find_broken(model: Any, X: Any, donors: Any, protocol: Protocol, ids: Any, engine: str) -> dict[str, _Broken]:
+    """Return which confident predictions break, by judge; the protocol's own baseline comes first."""
+
+    def breaks(declared: Protocol, stressors: Sequence[Stressor], lent: Any = None) -> tuple[Booleans, Booleans]:
+        """Return which rows are confident, (n,), and which stressor breaks which row, (n, stressors)."""
         own = engine if declared.space == protocol.space else "auto"  # an engine that was insisted on may not read it
         found = label_brittle(
             model, X, declared, Stress(tuple(stressors)), donors=lent, ids=ids, engine=own, progress=False
         )
-        return found.brittle_by[found.high_confidence]
+        return found.high_confidence, found.brittle_by
 
-    def share(broken: Booleans) -> float:
-        return float(broken.any(axis=1).mean()) if len(broken) else np.nan
-
-    broken = breaks(protocol, (*LOST, *(stressor for _, stressor in OTHER_VALUES.values())), donors)
-    out = {f"baseline {protocol.baseline}": share(broken[:, : len(LOST)])}
+    sure, broken = breaks(protocol, (*LOST, *(stressor for _, stressor in OTHER_VALUES.values())), donors)
+    out = {f"baseline {protocol.baseline}": _Broken(sure, np.asarray(broken[:, : len(LOST)].any(axis=1)))}
     for name in protocol.alternatives:
-        out[f"baseline {name}"] = share(breaks(protocol.with_baseline(name), LOST))
-    return out | {by: share(broken[:, [len(LOST) + i]]) for i, by in enumerate(OTHER_VALUES)}
+        confident, by_stressor = breaks(protocol.with_baseline(name), LOST)
+        out[f"baseline {name}"] = _Broken(confident, np.asarray(by_stressor.any(axis=1)))
+    return out | {by: _Broken(sure, broken[:, len(LOST) + i]) for i, by in enumerate(OTHER_VALUES)}
