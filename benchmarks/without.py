@@ -116,6 +116,7 @@ def collect(given: argparse.Namespace) -> None:
                     f"{name:<15} {line['units']:>5}  {line['observed']:>7.1%}  {line['expected']:>8.1%}  "
                     f"{100 * line['difference']:>+6.2f}  {line['auroc']:.3f}  {line['confidence']:>10.3f}  "
                     f"{line['gain_low']:>+16.3f}  {line['brier']:.4f}"
+                    + (f"  within a field {line['within']:.3f}, {line['within_confidence']:.3f}" if size == "1" else "")
                 )
     if given.out is not None:
         document = {"goals": GOALS, "tables": tables, "units": [shorten(unit) for unit in units]}
@@ -127,8 +128,18 @@ def shorten(unit: dict[str, Any]) -> dict[str, Any]:
     kept = {}
     for way in WAYS:
         lines = [{name: line[name] for name in KEPT} for line in unit[way]["by_size"]]
-        kept[way] = {"by_size": lines, "seconds": unit[way]["seconds"]}
+        kept[way] = {"by_size": lines, "within": rank_within(unit, way), "seconds": unit[way]["seconds"]}
     return unit | kept
+
+
+def rank_within(unit: dict[str, Any], way: str) -> dict[str, float]:
+    """Return AUROCs within a field, the mean over fields weighted by how many decisions each changed."""
+    ranked = [line for line in unit[way]["sets"] if line["auroc"] is not None]
+    weight = [line["changed"] for line in ranked]
+    return {
+        name: float(np.average([line[name] for line in ranked], weights=weight))
+        for name in ("auroc", "auroc_confidence")
+    }
 
 
 def tabulate(units: list[dict[str, Any]], way: str, size: int) -> dict[str, dict[str, float]]:
@@ -140,6 +151,10 @@ def tabulate(units: list[dict[str, Any]], way: str, size: int) -> dict[str, dict
             lines = [line for unit in own for line in unit[way]["by_size"] if line["fields"] == size]
             if lines:
                 found[name] = summarise(lines)
+            if lines and size == 1:
+                within = [rank_within(unit, way) for unit in own]
+                found[name]["within"] = float(np.mean([one["auroc"] for one in within]))
+                found[name]["within_confidence"] = float(np.mean([one["auroc_confidence"] for one in within]))
     return found
 
 

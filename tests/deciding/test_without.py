@@ -49,6 +49,40 @@ def test_hidden_fields_are_hidden_and_changes_are_real(case, protocol, found):
         assert own["changed"].tolist() == [check.decision != full[check.id] for check in checks]
 
 
+def naive_within(pairs, score):
+    """The mean of the AUROCs of each hidden set, weighted by how many of its decisions changed."""
+    total = weight = 0.0
+    for _, own in pairs.assign(score=score).groupby("hidden"):
+        changed = own["changed"].tolist()
+        if 0 < sum(changed) < len(changed):
+            total += sum(changed) * naive_auroc(changed, own["score"].tolist())
+            weight += sum(changed)
+    return total / weight
+
+
+def test_the_headline_does_not_rank_fields(tmp_path):
+    """One field decides nearly alone, so that nearly all changes are its own: p_change cannot tell which rows."""
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame(rng.normal(size=(600, 3)), columns=["income", "age", "debt"])
+    X["twin"] = X["income"] + 0.3 * rng.normal(size=600)  # says what the income is, which the model hardly uses
+    y = X["income"] > 0
+    model = make_pipeline(SimpleImputer(), LogisticRegression(C=1e4)).fit(X[:400], y[:400])
+    protocol = fg.Protocol.fit(model, X[:400], space="raw", catalogue=12)
+    found = fg.evaluate_without(model, X[400:], protocol)
+    (line,) = found.by_size
+    assert line.auroc_within < line.auroc  # the second ranks the fields, too
+    text = str(found)
+    assert text.index("Within a field, p_change ranks the decisions that changed with AUROC") < text.index(
+        "Over all pairs"
+    )
+    told = "that of the one field with changes. Over all pairs of a row and a field, which also ranks the fields"
+    assert f"{told}: {line.auroc:.3f}, " in text
+    assert "nearest training rows may rank better" in text and found.catalogue == ()
+    near = fg.evaluate_without(model, X[400:], protocol, training=X[:400], conditional=True)
+    assert near.catalogue == found.by_size and near.by_size[0].brier < line.brier
+    assert "Use conditional for this model." in str(near) and near.to_dict()["catalogue"][0]["brier"] == line.brier
+
+
 def test_the_figures_are_those_of_their_twins(found):
     pairs = found.pairs()
     lines = {line.hidden: line for line in found.lines}
@@ -61,6 +95,7 @@ def test_the_figures_are_those_of_their_twins(found):
         assert line.brier == pytest.approx(
             np.mean([(p - c) ** 2 for p, c in zip(own["p_change"], changed, strict=True)])
         )
+        assert line.auroc_within == pytest.approx(line.auroc, nan_ok=True)
         if 0 < sum(changed) < 50:
             assert line.auroc == pytest.approx(naive_auroc(changed, own["p_change"].tolist()))
             assert line.auroc_confidence == pytest.approx(naive_auroc(changed, (1 - own["confidence"]).tolist()))
@@ -72,6 +107,10 @@ def test_the_figures_are_those_of_their_twins(found):
     single = pairs[~pairs["hidden"].str.contains("+", regex=False)]
     assert one.pairs == len(single) and one.observed == pytest.approx(single["changed"].mean())
     assert one.expected_low <= one.expected <= one.expected_high
+    assert one.auroc_within == pytest.approx(naive_within(single, single["p_change"]))
+    assert one.auroc_within_confidence == pytest.approx(naive_within(single, 1 - single["confidence"]))
+    assert one.auroc_within_low <= one.auroc_within <= one.auroc_within_high
+    assert one.sets_ranked == sum(0 < line.changed < 50 for line in found.lines if line.fields == 1)
     assert found.brier == pytest.approx(((pairs["p_change"] - pairs["changed"]) ** 2).mean())
 
 
@@ -161,7 +200,7 @@ def test_files_text_and_picture(found, tmp_path):
     assert json.loads((tmp_path / "w.json").read_text())["pairs"] == len(found)
     assert pd.read_csv(tmp_path / "w.csv")["hidden"].tolist() == [line.hidden for line in found.lines]
     text = str(found)
-    assert text.startswith("Without each field: ") and "p_change ranks the changed ones with AUROC" in text
+    assert text.startswith("Without each field: ") and "p_change ranks the decisions that changed with AUROC" in text
     display = found.plot()
     assert len(display.ax_) == 2 and display.ax_[0].get_xlabel() == "p_change (mean of the bin)"
 

@@ -6,6 +6,11 @@ row and a set of hidden fields:
     observed    share of pairs whose decision changed              expected    mean P_change
     Brier       mean (P_change - changed)^2                        AUROC       of P_change, and of 1 - confidence
 
+Which decisions does P_change tell? With several sets in one line, an AUROC over all pairs also ranks the fields: a
+field that changes many decisions is above one that changes few, whatever the row. So the AUROC *within* a set comes
+first: the mean over the sets in which some decisions changed and some did not, weighted by how many changed. That over
+all pairs is given second.
+
 Intervals are percentiles over 1,000 resamples of the rows; all pairs of a row are drawn together.
 """
 
@@ -52,7 +57,14 @@ class WithoutLine(NanEqual):
     expected_low: float  # interval of expected - observed, added to observed
     expected_high: float
     brier: float
-    auroc: float
+    auroc_within: float  # within each set, weighted by its changed decisions
+    auroc_within_low: float
+    auroc_within_high: float
+    auroc_within_confidence: float
+    auroc_within_confidence_low: float
+    auroc_within_confidence_high: float
+    sets_ranked: int  # in which some decisions changed and some did not
+    auroc: float  # over all pairs, so that sets are ranked too
     auroc_low: float
     auroc_high: float
     auroc_confidence: float
@@ -110,6 +122,8 @@ class WithoutEvaluation(BriefRepr):
         Fields that were not hidden, and why.
     conditional : bool
         Whether values came from the nearest training rows.
+    catalogue : tuple of WithoutLine
+        The same totals as ``by_size`` with values of the catalogue, where those of training rows were asked for.
 
     See Also
     --------
@@ -128,6 +142,7 @@ class WithoutEvaluation(BriefRepr):
     curve: tuple[CalibrationBin, ...]
     skipped: dict[str, str]
     conditional: bool
+    catalogue: tuple[WithoutLine, ...] = ()
 
     def __len__(self) -> int:
         return len(self.id)
@@ -172,6 +187,7 @@ class WithoutEvaluation(BriefRepr):
             "conditional": self.conditional,
             "brier": self.brier,
             "by_size": [asdict(line) for line in self.by_size],
+            "catalogue": [asdict(line) for line in self.catalogue],
             "sets": [asdict(line) for line in self.lines],
             "curve": [asdict(part) for part in self.curve],
             "skipped": self.skipped,
@@ -217,15 +233,20 @@ class WithoutEvaluation(BriefRepr):
             Several lines of text; also what printing shows.
         """
         told = [describe_line(line) for line in self.by_size]
+        told += [describe_ways(*ways) for ways in zip(self.catalogue, self.by_size, strict=False)]
+        if not self.conditional:
+            told.append(
+                "Where fields depend on each other, values of the nearest training rows may rank better: conditional, "
+                "with training rows, compares the two on these rows."
+            )
         worst = sorted(self.lines, key=lambda line: -line.observed)[:top]
         cells: list[tuple[str, ...]] = [
-            ("hidden", "pairs", "changed", "expected", "Brier", "AUROC", "of the confidence")
+            ("hidden", "pairs", "changes", "changed", "expected", "Brier", "AUROC", "of the confidence")
         ]
         for line in worst:
             shares = (f"{line.observed:.1%}", f"{line.expected:.1%}", f"{line.brier:.4f}")
-            cells.append(
-                (line.hidden, str(line.pairs), *shares, *map(format_number, (line.auroc, line.auroc_confidence)))
-            )
+            aurocs = map(format_number, (line.auroc_within, line.auroc_within_confidence))
+            cells.append((line.hidden, str(line.pairs), str(line.changed), *shares, *aurocs))
         told += ["", *align_columns(cells)]
         if self.skipped:
             told += ["", *(f"not hidden: {name} ({reason})" for name, reason in self.skipped.items())]
@@ -244,19 +265,54 @@ def describe_line(line: WithoutLine) -> str:
         f"Without {line.hidden}: {write_percent(line.observed)} of {counted} changed, {write_percent(line.expected)} "
         f"expected ({off}). Brier score {line.brier:.4f}."
     )
-    if math.isnan(line.auroc):
+    if math.isnan(line.auroc_within):
         return f"{text} No ranking can be judged: {'all' if line.changed else 'none'} of them changed."
-    return (
-        f"{text} p_change ranks the changed ones with AUROC {line.auroc:.3f} ({line.auroc_low:.3f} to "
-        f"{line.auroc_high:.3f}), the confidence with {line.auroc_confidence:.3f} ({line.auroc_confidence_low:.3f} to "
-        f"{line.auroc_confidence_high:.3f})."
+    thing, several = "set" if line.fields > 1 else "field", line.pairs > line.rows  # of sets
+    within, mean = "Within a set of hidden fields" if line.fields > 1 else "Within a field", ""
+    if several and line.sets_ranked == 1:
+        mean = f": that of the one {thing} with changes"
+    elif several:
+        mean = f", the mean over the {line.sets_ranked} {thing}s with changes, weighted by how many"
+    text += (
+        f" {within}, p_change ranks the decisions that changed with AUROC {line.auroc_within:.3f} "
+        f"({line.auroc_within_low:.3f} to {line.auroc_within_high:.3f}), the confidence with "
+        f"{line.auroc_within_confidence:.3f} ({line.auroc_within_confidence_low:.3f} to "
+        f"{line.auroc_within_confidence_high:.3f}){mean}."
     )
+    if several and not math.isnan(line.auroc):
+        text += (
+            f" Over all pairs of a row and a {thing}, which also ranks the {thing}s: {line.auroc:.3f}, the confidence "
+            f"{line.auroc_confidence:.3f}."
+        )
+    return text
+
+
+def describe_ways(catalogue: WithoutLine, near: WithoutLine) -> str:
+    """Return which values are better on the same rows: those of the catalogue, or of the nearest training rows."""
+    compared = (
+        f"{near.hidden}, on the same rows: values of the catalogue have a Brier score of {catalogue.brier:.4f} and "
+        f"AUROC {catalogue.auroc_within:.3f} within, those of the nearest training rows {near.brier:.4f} and "
+        f"{near.auroc_within:.3f}"
+    )
+    compared = compared[0].upper() + compared[1:]
+    ranked = near.auroc_within - catalogue.auroc_within
+    if near.brier < catalogue.brier and not ranked < 0.0:
+        return f"{compared}. Use conditional for this model."
+    if catalogue.brier <= near.brier and not ranked > 0.0:
+        return f"{compared}. The catalogue does as well; conditional is not needed for this model."
+    return f"{compared}. Neither is better in both."
 
 
 def summarise_pairs(
-    hidden: str, fields: int, rows: Integers, p_change: Floats, confidence: Floats, changed: Booleans
+    hidden: str,
+    fields: int,
+    rows: Integers,
+    p_change: Floats,
+    confidence: Floats,
+    changed: Booleans,
+    sets: Integers | None = None,
 ) -> WithoutLine:
-    """Return expected against observed changes; rows (n,): the row of each pair."""
+    """Return expected against observed changes; rows, sets (n,): the row and the set of each pair, by default one."""
     _, units = np.unique(rows, return_inverse=True)
     units = units.ravel()
     count, gap = int(units.max()) + 1, p_change - changed
@@ -268,6 +324,9 @@ def summarise_pairs(
     (own_low, own_high), (plain_low, plain_high) = map(quantile_interval, resampled)
     gain_low, gain_high = quantile_interval(resampled[0] - resampled[1])
     observed = float(changed.mean())
+    own = np.zeros(len(changed), dtype=np.int64) if sets is None else sets
+    within, ranked = rank_within(own, units, scores, changed)
+    (within_low, within_high), (sure_low, sure_high) = map(quantile_interval, within[:, 1:])
     return WithoutLine(
         hidden=hidden,
         fields=fields,
@@ -279,6 +338,13 @@ def summarise_pairs(
         expected_low=observed + low,
         expected_high=observed + high,
         brier=float(np.mean(gap**2)),
+        auroc_within=float(within[0, 0]),
+        auroc_within_low=within_low,
+        auroc_within_high=within_high,
+        auroc_within_confidence=float(within[1, 0]),
+        auroc_within_confidence_low=sure_low,
+        auroc_within_confidence_high=sure_high,
+        sets_ranked=ranked,
         auroc=auroc(scores[0], changed),
         auroc_low=own_low,
         auroc_high=own_high,
@@ -288,6 +354,29 @@ def summarise_pairs(
         auroc_gain_low=gain_low,
         auroc_gain_high=gain_high,
     )
+
+
+def rank_within(sets: Integers, units: Integers, scores: Sequence[Floats], changed: Booleans) -> tuple[Floats, int]:
+    """Return (scores, 1 + resamples) AUROCs within sets, weighted by their changed decisions, and how many sets count.
+
+    The first column is of the pairs themselves. A set in which all or none of the decisions changed ranks nothing.
+    """
+    total, weight = np.zeros((len(scores), 1 + RESAMPLES)), np.zeros((len(scores), 1 + RESAMPLES))
+    ranked, count = 0, int(units.max()) + 1
+    for place in np.unique(sets):
+        own = np.flatnonzero(sets == place)
+        changes = int(changed[own].sum())
+        if not 0 < changes < len(own):
+            continue
+        ranked += 1
+        given = [each[own] for each in scores]
+        found = np.empty_like(total)
+        found[:, 0] = [auroc(each, changed[own]) for each in given]
+        found[:, 1:] = resampled_aurocs(given, changed[own], resamples=RESAMPLES, units=units[own], count=count)
+        known = ~np.isnan(found)
+        total += np.where(known, found, 0.0) * changes
+        weight += known * changes
+    return np.divide(total, weight, out=np.full(total.shape, np.nan), where=weight > 0), ranked
 
 
 def calibrate_pairs(p_change: Floats, changed: Booleans) -> tuple[CalibrationBin, ...]:

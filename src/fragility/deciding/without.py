@@ -54,7 +54,7 @@ def evaluate_without(
     X : table of shape (n, d)
         Raw rows that were not used in training.
     protocol : Protocol
-        Its baseline stands in for hidden fields, its catalogue says what they may hold.
+        Its catalogue says what hidden fields may hold.
     sets : sequence of collections of str, or Outages, optional
         The sets of fields to hide at once, for instance recorded outages. By default each field in turn.
     together : int, default=1
@@ -64,7 +64,7 @@ def evaluate_without(
     training : table, optional
         Training rows, for ``conditional``.
     conditional : bool, default=False
-        As in :class:`Guard`.
+        As in :class:`Guard`; the result then says how values of the catalogue do on the same rows.
     draws : int, default=1024
         As in :class:`Guard`.
     ids : sequence, optional
@@ -106,6 +106,8 @@ def evaluate_without(
     else:
         chosen = read_sets(sets, list(known))
     parts: list[HiddenSet] = []
+    plain = Decider(decider.auditor, draws, None) if conditional else None
+    listed = []  # the same with values of the catalogue, to compare the two
     with progress_bar("deciding without fields", progress) as report:
         for done, names in enumerate(chosen):
             places = np.flatnonzero(np.logical_and.reduce([known[name] for name in names]))
@@ -117,13 +119,16 @@ def evaluate_without(
                 chance = np.array([0.0 if c is None else c.probability for c in without.changes])
                 exact = np.array([c is None or c.exact for c in without.changes])
                 parts.append(HiddenSet(names, places, chance, exact, without.confidence, changed))
+                if plain is not None and all(plain.explain_unable(name, full) is None for name in names):
+                    other = plain.decide(native, [names] * len(places), None, range(len(places))).changes
+                    listed.append(parts[-1]._replace(p_change=np.array([c.probability if c else 0.0 for c in other])))
             else:
                 skipped[" + ".join(names)] = "no row holds all of them"
             if report is not None:
                 report(done + 1, len(chosen))
     if not parts:
         raise DataError("there is nothing to hide: no row holds a field of which the protocol lists values")
-    return collect_sets(parts, full.ids, skipped, conditional)
+    return collect_sets(parts, full.ids, skipped, conditional, listed if len(listed) == len(parts) else [])
 
 
 def choose_sets(fields: Sequence[str], together: int, most: int) -> list[tuple[str, ...]]:
@@ -174,19 +179,26 @@ class HiddenSet(NamedTuple):
 
 
 def collect_sets(
-    parts: Sequence[HiddenSet], ids: Sequence[Hashable], skipped: dict[str, str], conditional: bool
+    parts: Sequence[HiddenSet],
+    ids: Sequence[Hashable],
+    skipped: dict[str, str],
+    conditional: bool,
+    catalogue: Sequence[HiddenSet] = (),
 ) -> WithoutEvaluation:
-    """Return the evaluation of all sets."""
+    """Return the evaluation of all sets; catalogue: the same sets with values of the catalogue, if both were tried."""
 
     def summarise(label: str, some: Sequence[HiddenSet]) -> WithoutLine:
-        columns = (np.concatenate([getattr(part, name) for part in some]) for name in ("places", *MEASURED))
-        return summarise_pairs(label, len(some[0].names), *columns)
+        places, *columns = (np.concatenate([getattr(part, name) for part in some]) for name in ("places", *MEASURED))
+        sets = np.repeat(np.arange(len(some)), [len(part.places) for part in some])
+        return summarise_pairs(label, len(some[0].names), places, columns[0], columns[1], columns[2], sets)
 
-    sizes = sorted({len(part.names) for part in parts})
-    by_size = tuple(
-        summarise("each field" if size == 1 else f"{size} fields", [p for p in parts if len(p.names) == size])
-        for size in sizes
-    )
+    def sum_up(some: Sequence[HiddenSet]) -> tuple[WithoutLine, ...]:
+        sizes = sorted({len(part.names) for part in some})
+        return tuple(
+            summarise("each field" if size == 1 else f"{size} fields", [p for p in some if len(p.names) == size])
+            for size in sizes
+        )
+
     p_change, changed = (np.concatenate([getattr(part, name) for part in parts]) for name in ("p_change", "changed"))
     places = np.concatenate([part.places for part in parts])
     return WithoutEvaluation(
@@ -197,9 +209,10 @@ def collect_sets(
         confidence=np.concatenate([part.confidence for part in parts]),
         changed=changed,
         rows=len(ids),
-        by_size=by_size,
+        by_size=sum_up(parts),
         lines=tuple(summarise(" + ".join(part.names), [part]) for part in parts),
         curve=calibrate_pairs(p_change, changed),
         skipped=skipped,
         conditional=conditional,
+        catalogue=sum_up(catalogue),
     )

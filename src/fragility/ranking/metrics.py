@@ -190,11 +190,13 @@ def resampled_aurocs(
     resamples: int = 2_000,
     seed: int = 0,
     units: Integers | None = None,
+    count: int | None = None,
 ) -> Floats:
     """AUROC of every score on the same row resamples, (scores, resamples); NaN where a resample lacks a class.
 
     Rows are the units of one model. Each resample is a vector of row weights, so every score is sorted once.
-    units: (n,) from 0 on, where several entries belong to one row and are drawn together.
+    units: (n,) from 0 on, where several entries belong to one row and are drawn together. count: how many units there
+    are, if these need not be all; equal counts and seeds draw the same rows.
     """
     label = np.asarray(positive, dtype=bool)
     out = np.full((len(scores), resamples), np.nan)
@@ -206,7 +208,7 @@ def resampled_aurocs(
         ascending = negative[np.argsort(s[negative], kind="stable")]
         placed.append((ascending, *(np.searchsorted(s[ascending], s[positives], side=x) for x in ("left", "right"))))
     generator = np.random.default_rng(seed)
-    n = len(label) if units is None else int(units.max()) + 1
+    n = count or (len(label) if units is None else int(units.max()) + 1)
     batch = max(1, 2**20 // len(label))  # 8 MB of weights stay in cache better than more
     for start in range(0, resamples, batch):
         stop = min(start + batch, resamples)

@@ -116,7 +116,7 @@ class Alarm:
             ]
             said += f"; {write_count(self.affected, 'decision')} made {how}"
             if self.changed is not None:
-                said += f", of which about {write_number(self.changed)} would be others with all fields"
+                said += f", about {round(self.changed):,} would have been decided differently with the field present"
         elif self.measure == "repeated":
             said += f"; {write_count(self.affected, 'decision')} more than in the reference hold the value before them"
         elif self.measure in ("exposure", "lost"):

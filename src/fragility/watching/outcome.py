@@ -32,7 +32,7 @@ class WatchResult(WatchFindings, BriefRepr):
     without : tuple of int
         Decisions of each day with a missing or stale field.
     changed : tuple of float
-        The sum of ``p_change`` over them: decisions that would probably be others with all fields.
+        The sum of ``p_change`` over them: decisions that would probably differ with these fields present.
     watched : tuple of Watched
         Every measure, day by day.
     loss : ExpectedLoss or None

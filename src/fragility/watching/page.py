@@ -121,12 +121,13 @@ def _tell_losses(found: WatchFindings) -> Sequence[Block]:
     if len(rows) > SHOWN_GROUPS:
         blocks.append(Table("All evidence groups", head, rows, folded=True, sortable=True))
     if any(found.changed):
-        total = write_number(sum(found.changed))
+        total = f"{round(sum(found.changed)):,}"
         blocks.append(
             Text(
                 [
                     f"Of the {write_count(sum(found.without), 'decision')} made with a missing or stale field, about "
-                    f"{total} would be others with all fields (the sum of p_change in the log)."
+                    f"{total} would have been decided differently with the field present (the sum of p_change in the "
+                    "log)."
                 ]
             )
         )

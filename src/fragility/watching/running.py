@@ -421,7 +421,7 @@ def _tell(
 
 
 def _expect_changed(episode: Episode, layout: EventLayout, table: LossTable | None) -> float | None:
-    """Return how many decisions made without a field would be others with all fields; None if it is not known."""
+    """Return how many decisions made without a field would differ with it; None if it is not known."""
     column = episode.stream.column
     if column.measure not in ("missing", "stale"):
         return None
