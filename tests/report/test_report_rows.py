@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tracemalloc
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -20,6 +20,7 @@ import fragility as fg
 from fragility.errors import DataError
 from fragility.intervals import paired_difference
 from fragility.report import GivenRows
+from fragility.report.sentences import describe_case, describe_replacement
 
 ROWS = 300
 
@@ -81,6 +82,10 @@ def test_cases_show_their_values_and_what_replaces_them(certs, rows) -> None:
             assert float(own.becomes) == pytest.approx(baseline[group], rel=1e-5)
     first = report.summary.audits[0].focus.cases[0]
     assert f"{first.path[0]} ({first.values[0][0].value} → " in report.markdown
+    lost = {one.field: f"{one.field} ({one.value} → {one.becomes})" for values in first.values for one in values}
+    assert f"but without {lost[first.path[0]]}" in describe_case(first)  # a reader quotes the sentence alone
+    same = replace(first.values[0][0], becomes=first.values[0][0].value)
+    assert describe_replacement(same) == f"{same.value}, already its replacement"
     assert "after the arrow, what replaces it when lost" in report.html
     assert fg.Report.of(certs).summary.audits[0].focus.cases[0].values is None
     assert "after the arrow" not in fg.Report.of(certs).html

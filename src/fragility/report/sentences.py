@@ -10,6 +10,7 @@ from fragility.report.summary import (
     AuditNumbers,
     Case,
     Dependence,
+    FieldValue,
     LatticeNumbers,
     ReportSummary,
     ReviewView,
@@ -42,6 +43,7 @@ from fragility.wording import (
 
 SHOWN_ROWS = 20
 SHOWN_SEGMENTS = 4
+SHOWN_VALUES = 2  # of a group, in a sentence
 FEW = 30  # fewer wrong or brittle rows than this do not tell two orders apart
 BASELINES = {
     "typical": "the most frequent category in training, and the training mean of numbers",
@@ -363,16 +365,35 @@ def describe_accuracy(audit: AuditNumbers, found: Accuracy) -> tuple[str, str]:
 # --- cases --------------------------------------------------------------------------------------------------
 
 
+def name_lost_groups(case: Case) -> dict[str, str]:
+    """Return `duration (48 → 20.9)` for each group of a path whose values are known; else its name."""
+    names = {}
+    for place, name in enumerate(case.path):
+        values = () if case.values is None else case.values[place]
+        told = [
+            f"{'' if one.field == name else shorten_name(one.field) + ' '}{describe_replacement(one)}" for one in values
+        ]
+        shown = f" ({', '.join(told)})" if 0 < len(told) <= SHOWN_VALUES else ""
+        names[name] = f"{shorten_name(name)}{shown}"
+    return names
+
+
+def describe_replacement(one: FieldValue) -> str:
+    """Return `48 → 20.9`, or that the value is what it would become."""
+    value, becomes = shorten_name(one.value), shorten_name(one.becomes)
+    return f"{value}, already its replacement" if value == becomes else f"{value} → {becomes}"
+
+
 def describe_case(case: Case) -> str:
-    """Return one sentence for someone who decides about a case."""
-    found = case.smallest
+    """Return one sentence for someone who decides about a case; where values are known, what was lost and became."""
+    found, names = case.smallest, name_lost_groups(case)
     told = describe_prediction(
         shorten_name(case.predicted),
         case.confidence,
-        [shorten_name(name) for name in case.path],
+        [names[name] for name in case.path],
         case.flip_step,
         None if case.flips_to is None else shorten_name(case.flips_to),
-        [] if found is None else [shorten_name(name) for name in found.groups],
+        [] if found is None else [names.get(name, shorten_name(name)) for name in found.groups],
         None if found is None else found.state,
         case.thresholds.values(),
     )
