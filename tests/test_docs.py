@@ -36,7 +36,7 @@ REFERENCE = "](auditing.md#the-model-of-this-guide)"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 RUNNABLE = {"python", "bash"}
 NEEDS = {"training": "torch", "how-it-compares": "shap", "parity": "skl2onnx", "deployed-models": "mlflow"}
-NEEDS |= {"mlflow": "mlflow", "decision-time": "fastapi"}
+NEEDS |= {"mlflow": "mlflow", "decision-time": "fastapi", "recipes": "torch"}
 ENTRY_POINTS = {"fragility.commands"}  # a group of entry points, no module
 
 

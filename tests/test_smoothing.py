@@ -173,6 +173,8 @@ def test_it_is_part_of_the_document_the_digest_and_what_is_shown():
 @pytest.mark.parametrize("dataset", ["credit_g", "credit_g_property"])
 @pytest.mark.parametrize("family", ["logistic", "mlp", "random_forest", "lightgbm", "xgboost"])
 def test_every_engine_equals_the_slow_twin(family, dataset, reading):
+    if family == "mlp":
+        pytest.importorskip("torch")
     case = pipelines.fitted(dataset, family, "transformed")
     protocol = Protocol.fit(case.model, case.X_train, smoothing=0.04, reading=reading, depth=4)
     rows = bind(case.model, case.X_test[:5], protocol)
@@ -208,6 +210,8 @@ def test_every_engine_equals_the_slow_twin(family, dataset, reading):
 @pytest.mark.parametrize("decision", [None, 0.3])
 @pytest.mark.parametrize("family", ["logistic", "mlp", "random_forest", "extra_trees", "lightgbm", "catboost"])
 def test_engines_agree_with_the_black_box_on_many_rows(family, decision):
+    if family == "mlp":
+        pytest.importorskip("torch")
     case = pipelines.fitted("credit_g", family, "transformed")
     protocol = Protocol.fit(case.model, case.X_train, smoothing=1 / 25, decision=decision)
     rows = bind(case.model, case.X_test[:200], protocol)

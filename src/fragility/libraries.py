@@ -143,6 +143,6 @@ def say_lacking(purpose: str, *libraries: str, extra: str | None = None) -> str 
 
 
 @cache
-def suggest_extra(sentence: str) -> None:
-    """Say once what an extra would bring."""
+def warn_once(sentence: str) -> None:
+    """Warn of something that is the same for every call, such as what an extra would bring."""
     warnings.warn(sentence, stacklevel=2)

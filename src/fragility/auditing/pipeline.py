@@ -24,6 +24,7 @@ from fragility.certificates.manifest import AuditedRows
 from fragility.certificates.parts import PART_ROWS
 from fragility.engines.choice import ReadyEngine
 from fragility.engines.trace import HandedOver, Progress
+from fragility.errors import ProtocolError
 from fragility.evidence import EvidenceRows
 from fragility.merkle import hashed_leaves
 from fragility.models import Model
@@ -65,7 +66,7 @@ def run_pipeline(
 def audit(
     model: Any,
     X: Any,
-    protocol: Protocol,
+    protocol: Protocol | None = None,
     *,
     ids: Any = None,
     engine: str = "auto",
@@ -85,7 +86,7 @@ def audit(
     X : array or table of shape (n, d)
         The raw rows, as the model takes them.
     protocol : Protocol
-        What is removed and degraded, and how the result is read.
+        What is removed and degraded, and how the result is read; :meth:`Protocol.fit` makes one of training rows.
     ids : sequence, optional
         One distinct id per row; by default the index of a pandas frame, else 0, 1, ...
     engine : str, default="auto"
@@ -142,6 +143,11 @@ def audit(
     >>> len(certs), certs[0].path[:2]
     (300, ('duration', 'age'))
     """
+    if protocol is None:
+        raise ProtocolError(
+            "an audit needs a protocol, which says what stands in for lost evidence: fit one on the training rows, "
+            "protocol = Protocol.fit(model, X_train), and call audit(model, X, protocol)"
+        )
     rows = bind(Model.wrap(model), X, protocol, ids)
     auditor = PartAuditor.of(rows, protocol, engine, byte_budget)
     wanted = Blocks(engine, lattice, rates, modes, intervals)

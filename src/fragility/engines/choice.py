@@ -21,7 +21,7 @@ from fragility.engines.trees.readers import READERS
 from fragility.engines.wrapped.combining import WRAPPERS
 from fragility.errors import Advice, EngineError
 from fragility.evidence import EvidenceRows, RowStates
-from fragility.libraries import family_of, is_torch_module, say_lacking, suggest_extra
+from fragility.libraries import family_of, is_torch_module, say_lacking, warn_once
 from fragility.protocol import Protocol
 
 SELF_CHECK_ROWS = 16
@@ -177,7 +177,10 @@ def native_for(rows: EvidenceRows, engine: str) -> NativeEngine | None:
     if engine == BLACKBOX:
         return None
     if engine == "auto":
-        return next((native for native in NATIVE if _is_available(native, rows)), None)
+        found = next((native for native in NATIVE if _is_available(native, rows)), None)
+        if found is None:
+            _explain_blackbox(rows)
+        return found
     native = next(native for native in NATIVE if native.name == engine)
     if lacking := native.lacking():
         raise EngineError(lacking)
@@ -204,8 +207,17 @@ def _is_available(native: NativeEngine, rows: EvidenceRows) -> bool:
     except ImportError:
         takes = True  # judged by its class
     if takes:
-        suggest_extra(f"{rows.model.kind} is asked as a black box, which is slower: {lacking}")
+        warn_once(f"{rows.model.kind} is asked as a black box, which is slower: {lacking}")
     return False
+
+
+def _explain_blackbox(rows: EvidenceRows) -> None:
+    """Say once why a model of a kind that an engine reads is asked as a black box all the same."""
+    for native in NATIVE:
+        if native.families and not native.torch_modules and native.knows(rows) and native.lacking() is None:
+            reason = native.module.refusal(rows)
+            if reason is not None:
+                warn_once(f"{rows.model.kind} is asked as a black box, which is slower: {reason}")
 
 
 def refusal(engine: str, rows: EvidenceRows) -> str | None:

@@ -364,7 +364,7 @@ def confirm_answers(model: Model, sample: Callable[[], Any], *, raw: bool) -> Mo
     """Return the model with its link confirmed on a few rows; a failure is left to the first prediction."""
     try:
         rows = sample()
-        return confirm_link(model, model.transformer.transform(rows) if raw and model.transformer is not None else rows)
+        return confirm_link(model, model.preprocess(rows) if raw else rows)
     except ModelError:
         raise
     except Exception:

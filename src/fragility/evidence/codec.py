@@ -28,7 +28,7 @@ from fragility.errors import Advice, DataError, EvidenceError, FragilityError, M
 from fragility.evidence.bound import CellForm
 from fragility.evidence.fields import Field, is_categorical, kind_of, type_of, value_like
 from fragility.evidence.rows import Rows, Scalar, name_columns, native_like
-from fragility.models.adapter import Model
+from fragility.models.adapter import Model, copy_rows
 from fragility.models.decision import to_python
 from fragility.models.links import LINK_TOLERANCE
 
@@ -200,7 +200,10 @@ def transform(model: Model, rows: Rows) -> tuple[Any, Callable[[Floats], Any], A
     """Return (the estimator's input as a matrix, how any float64 matrix becomes such an input, the input itself)."""
     out = rows.native
     if model.transformer is not None:
-        out = call_model(lambda: model.transformer.transform(rows.native), rows)
+        try:
+            out = call_model(lambda: model.preprocess(rows.native), rows)
+        except ModelError as error:
+            raise _name_failing_row(model, rows, error) from error
     return *as_matrix(out), out
 
 
@@ -254,6 +257,28 @@ def same_answers(ask: Callable[[Any], Floats], handed: Any, rebuild: Callable[[]
         return False
 
 
+def _name_failing_row(model: Model, rows: Rows, error: ModelError) -> ModelError:
+    """Return the error of preprocessing that names the first row it fails on; the error itself if no row fails alone.
+
+    Preprocessing treats each row by itself, so the row is found by halving: a value that it does not know, as a rule.
+    """
+    left = rows
+    while len(left) > 1:
+        half = left.between(0, len(left) // 2)
+        try:
+            model.preprocess(half.native)
+        except Exception:
+            left = half
+        else:
+            left = left.between(len(half), len(left))
+    try:
+        model.preprocess(left.native)
+    except Exception as reason:
+        told = f"{type(reason).__name__}: {first_line(reason)}"
+        return ModelError(f"the model's preprocessing failed on row {left.ids[0]!r}: {told}")
+    return error
+
+
 def call_model(call: Callable[[], T], rows: Rows) -> T:
     """Run a call into the user's model; turn what it raises into one sentence."""
     try:
@@ -282,7 +307,7 @@ def keeps_columns(transformer: Any, rows: Rows) -> bool:
     if not _is_identity(transformer, len(rows.names)):
         return False
     few = rows.head(2).native
-    out = transformer.transform(few)
+    out = transformer.transform(copy_rows(few))
     if type(out) is not type(few) or not isinstance(few, (pd.DataFrame, np.ndarray)):
         return False
     before, after = (pd.DataFrame(each).set_axis(list(rows.names), axis=1) for each in (few, out))

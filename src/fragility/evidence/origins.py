@@ -193,7 +193,7 @@ class Trial:
     def _make(self, native: Any) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what a step says of values that nobody has asked about
-            made = self.model.transformer.transform(native)
+            made = self.model.preprocess(native)
         cells = np.asarray(made.toarray() if sp.issparse(made) else made)
         return cells if cells.dtype == object or cells.dtype.kind in "SUMmf" else cells.astype(np.float64)
 

@@ -9,6 +9,8 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import scipy.sparse as sp
 from sklearn.pipeline import Pipeline
 
 from fragility.arrays import Floats, Integers
@@ -286,9 +288,26 @@ class Model(BriefRepr):
         array of shape (n, C)
             In the order of ``classes``.
         """
-        if self.transformer is not None and len_of(rows):
-            rows = self.transformer.transform(rows)
-        return self.head_probabilities(rows)
+        if not len_of(rows):
+            return np.empty((0, len(self.classes)))
+        return self.head_probabilities(copy_rows(rows) if self.transformer is None else self.preprocess(rows))
+
+    def preprocess(self, rows: Any) -> Any:
+        """Return raw rows as the fitted preprocessing hands them to the final estimator.
+
+        The preprocessing is given a copy: scalers with ``copy=False`` and their like write into the rows that they get.
+
+        Parameters
+        ----------
+        rows : array or table of shape (n, d)
+            Raw rows.
+
+        Returns
+        -------
+        array or table
+            What its ``transform`` returns; the rows themselves without any preprocessing.
+        """
+        return rows if self.transformer is None else self.transformer.transform(copy_rows(rows))
 
     def head_probabilities(self, matrix: Any) -> Floats:
         """Return probabilities of the final estimator for rows of its own input.
@@ -324,7 +343,7 @@ def predict_labels(model: Model, rows: Any, *, to_head: bool) -> Integers | None
         return None
     own = getattr(giver, "classes_", None)
     known = [to_python(label) for label in (model.classes if own is None else own)]
-    indices = label_indices(giver.predict(rows), known, len_of(rows))
+    indices = label_indices(giver.predict(copy_rows(rows)), known, len_of(rows))
     if indices is None and own is not None:
         raise ModelError(
             f"{type_name(giver)}.predict must give one of the classes {known!r} for each row; it gives something "
@@ -349,6 +368,11 @@ def confirm_link(model: Model, matrix: Any) -> Model:
         f"{model.kind}: {model.link} differs from predict_proba by {gap:.3g}; using predict_proba", stacklevel=3
     )
     return asking
+
+
+def copy_rows(rows: Any) -> Any:
+    """Return rows that a model may write into; polars and Arrow tables cannot be changed."""
+    return rows.copy() if isinstance(rows, (np.ndarray, pd.DataFrame)) or sp.issparse(rows) else rows
 
 
 def len_of(rows: Any) -> int:

@@ -28,7 +28,7 @@ from fragility.engines.lattice.additive import MOST_LIVE, FlipRule, LinearLattic
 from fragility.errors import Advice, EngineError
 from fragility.evidence import EvidenceRows, RowStates, Spared
 from fragility.evidence.agreement import original_class
-from fragility.libraries import say_lacking, suggest_extra
+from fragility.libraries import say_lacking, warn_once
 from fragility.protocol import Protocol
 
 WORD_BITS = 6
@@ -281,7 +281,7 @@ def find_lattice(rows: EvidenceRows, protocol: Protocol, engine: str, byte_budge
     if native is None or rule.clip_matters:
         return None
     if lacking := say_lacking("the exact search of failing sets", "numba"):
-        suggest_extra(lacking)
+        warn_once(lacking)
         return None
     model: Any
     if native.name == "linear" and is_additive(rows):
