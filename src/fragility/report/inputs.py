@@ -76,7 +76,8 @@ def add_values(
 
     def show(case: Case, group: str) -> tuple[FieldValue, ...]:
         row = found[case.id]
-        return tuple(FieldValue(name, value_text(row[name]), str(becomes[name])) for name in fields[group])
+        known = [name for name in fields[group] if becomes[name].state != "unknown"]  # some need the model
+        return tuple(FieldValue(name, value_text(row[name]), str(becomes[name])) for name in known)
 
     shown = tuple(replace(case, values=tuple(show(case, group) for group in case.path)) for case in cases)
     return shown, becomes
