@@ -48,6 +48,13 @@ def test_a_decision_stands_until_it_is_undone_and_the_history_keeps_both(store):
     assert [entry.action for entry in store.entries(a_case().digest)] == ["accept", "reacquire", "undo", "undo"]
 
 
+@pytest.mark.skipif(os.name != "posix", reason="there are no such permissions there")
+def test_only_the_owner_may_read_the_decisions(store):
+    store.write(a_case(), "Ana", "accept", note="fine")
+    files = [*store.path.parent.glob("review.sqlite*")]
+    assert len(files) > 1 and {path.stat().st_mode & 0o777 for path in files} == {0o600}
+
+
 def test_nobody_undoes_twice_or_for_another(store):
     entry = store.write(a_case(), "Ana", "accept")
     with pytest.raises(RefusedError, match="only Ana can undo"):

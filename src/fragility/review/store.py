@@ -9,6 +9,7 @@ on writing to a file that was removed, so that is looked at before and after eve
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import shutil
 import sqlite3
@@ -18,7 +19,7 @@ import time
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from fragility.errors import FragilityError
+from fragility.files import PRIVATE
 from fragility.review.history import (
     DECISIONS,
     LONGEST_REASON,
@@ -164,6 +166,8 @@ class Store:
     @classmethod
     def open(cls, path: Path) -> Store:
         """Open a store, or make it if there is none; refuse a file that is something else."""
+        with suppress(OSError):  # a new file only its owner may read, which SQLite's own files beside it take over
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, PRIVATE))
         try:
             connection = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
             try:
