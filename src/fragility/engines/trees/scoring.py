@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -140,14 +141,21 @@ Score: TypeAlias = Callable[[Floats, Booleans, Integers, States], npt.NDArray[An
 Share: TypeAlias = Callable[[int, int, Callable[[tuple[int, int]], None]], None]
 
 
+@cache
+def announce_compilation() -> None:
+    """Say once, before it begins, that the kernels are compiled because no earlier process left them on the disk."""
+    kept = [Path(kernel._cache._cache_file._index_path) for kernel in (score_states, walk_states)]
+    if not any(path.exists() for path in kept):
+        logger.warning("compiling the engine for this machine, which takes about half a minute, once")
+
+
 def make_scorer(forest: Forest, plan: Plan, share: Share = run_in_this_thread) -> Score:
     """Return the scoring function of a forest: bit planes for small and oblivious trees, walks for deep ones.
 
     Few rows walk through small trees too. Both add the leaves of a row in the order of the trees, so the sums have the
     same bits.
     """
-    if not (score_states.signatures or walk_states.signatures):
-        logger.info("loading the tree kernels; the first use on a machine compiles them, which takes some seconds")
+    announce_compilation()
     if not fits_planes(forest):
         return score_by_walks(forest, plan, share)
     # Each is built when it is first needed: an audit of many rows never walks, a single row needs no networks.
