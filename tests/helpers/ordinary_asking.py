@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from sklearn.pipeline import Pipeline
 
 SMALLEST = 1e-12
 TRIED_INSIDE = 3  # values of an interval, beside its ends
@@ -37,10 +38,13 @@ class Asker:
         }
         self.raw = self.protocol["space"] == "raw"
         self.missing = self.rows.isna()
+        self.prepares = isinstance(self.model, Pipeline)
+        self.head = self.model[-1] if self.prepares else self.model
         if not self.raw:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                self.matrix = np.asarray(self.model[:-1].transform(self.rows))
+                prepared = self.model[:-1].transform(self.rows) if self.prepares else self.rows
+                self.matrix = np.asarray(prepared, dtype=None if self.prepares else float)
             assert self.matrix.shape[1] == len(self.columns)
 
     # --- states -------------------------------------------------------------------------------------------------
@@ -91,7 +95,7 @@ class Asker:
                 state[j] = baseline[j] if severity == 1.0 else state[j] + severity * (baseline[j] - state[j])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return as_probabilities(self.model[-1].predict_proba(states))
+            return as_probabilities(self.head.predict_proba(states))
 
     def fade(self, place: int, j: int, baseline: list[Any], severity: float) -> Any:
         own, target = self.rows.iloc[place][self.columns[j]], baseline[j]
