@@ -70,9 +70,6 @@ class Protocol:
         The raw fields of the training table: name, kind and type.
     columns : tuple of Column
         The columns of the evidence space: name, kind, baseline and spread.
-    inputs : tuple of InputColumn
-        The columns that the preprocessing hands to the estimator, and the raw fields that each is made from, as tried
-        on training rows. None where there is no preprocessing, or where the raw space has no need of them.
     groups : tuple of Group
         Columns that fail together; every column is in one group.
     grouping : str
@@ -81,6 +78,9 @@ class Protocol:
         ``typical``, ``mean``, ``median``, ``zero``, ``missing`` or ``explicit``.
     artificial : tuple of str
         The raw fields whose baseline is a value that no training row has, such as nominal fields under ``mean``.
+    inputs : tuple of InputColumn
+        The columns that the preprocessing hands to the estimator, and the raw fields that each is made from, as tried
+        on training rows. None where there is no preprocessing, or where the raw space has no need of them.
     stored : tuple of Alternative
         The other baselines that the model admits; :attr:`alternatives` has their names.
     refused : tuple of str
