@@ -130,11 +130,12 @@ def test_a_declared_threshold_decides():
         assert check.p_change == pytest.approx(own, abs=1e-9)
 
 
-def test_one_field_has_the_flip_chance_of_its_wrong_values():
+def test_one_stale_field_has_the_flip_chance_of_its_wrong_values():
+    """A missing field has none: evidence that is not there cannot be wrong."""
     case = pipelines.fitted("credit_g", "lightgbm", "transformed")
     guard = make_guard(case, catalogue=24)
     for name in ("duration", "checking_status", "credit_amount"):
-        checks = guard.check_rows(case.X_test[:20], [[name]] * 20)
+        checks = guard.check_rows(case.X_test[:20], stale=[[name]] * 20)
         wrong = fg.assess_modes(case.model, checks.rows, guard.protocol, ["wrong"])["wrong"]
         chances = wrong.flip_chance[:, wrong.units.index(name)]
         np.testing.assert_allclose([check.p_change for check in checks], chances, atol=1e-12)
