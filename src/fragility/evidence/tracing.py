@@ -87,7 +87,7 @@ def find_categories(transformer: Any, fields: Sequence[str]) -> dict[str, list[A
         elif isinstance(step, FeatureUnion):
             for _, inner in step.transformer_list:
                 walk(inner, origins)
-        elif len(getattr(step, "categories_", ())) == len(origins):
+        elif origins and len(getattr(step, "categories_", ())) == len(origins):
             for origin, values in zip(origins, step.categories_, strict=True):
                 for name in origin.fields:
                     found.setdefault(name, [value for value in values if not is_missing(value)])
