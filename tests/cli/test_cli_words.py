@@ -150,8 +150,10 @@ def test_columns_of_several_fields_are_told_in_options(made, table, tmp_path):
     X[:700].to_parquet(tmp_path / "train.parquet")
     X[700:].to_parquet(tmp_path / "test.parquet")
     words = ["audit", tmp_path / "m.joblib", tmp_path / "test.parquet", "--train", tmp_path / "train.parquet"]
-    said = refuse(*words, "--trust", "--out", tmp_path / "audit")
+    said = refuse(*words, "--trust", "--out", tmp_path / "audit", "--space", "transformed")
     assert "--groups FILE" in said and "--space raw" in said and "='" not in said
+    done = run(*words, "--trust", "--out", tmp_path / "audit")  # a space that nobody named is the raw one then
+    assert done.code == 0 and "(--space raw)" in done.err and "'pca0' from 'duration'" in done.err
 
 
 def test_a_warning_is_one_line_without_source_code(made, tmp_path):

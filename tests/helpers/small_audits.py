@@ -73,6 +73,9 @@ class InParts:
     def protocol(self) -> fg.Protocol:
         return self.certs.protocol
 
+    def confident_from(self, min_confidence: float | None = None) -> float:
+        return self.certs.confident_from(min_confidence)
+
     @property
     def classes(self) -> tuple[object, ...]:
         return self.certs.classes

@@ -91,10 +91,10 @@ def test_it_says_how_the_assessed_rows_were_chosen(certs) -> None:
     every = fg.Report.of(certs)
     total = every.summary.audits[0].confident.rows
     assert f"Assessed: all {total} confident predictions.\n" in every.markdown
-    some = fg.Report.of(small_audit(150, modes=10))
-    assert modes_of(some).rows == 10
-    assert f"Assessed: 10 of {total} confident predictions. This audit assesses at most 10 predictions" in some.markdown
-    assert "the smallest row digests" in some.html
+    some = fg.Report.of(small_audit(150, modes=30))
+    assert modes_of(some).rows == 30
+    assert f"Assessed: 30 of {total} confident predictions. This audit assesses at most 30 predictions" in some.markdown
+    assert "drawn by a hash of their content" in some.html
     shown = [case for case in some.summary.audits[0].confident.cases if case.modes is not None]
     assert 0 < len(shown) < 20  # a case that was not assessed says nothing of modes
 

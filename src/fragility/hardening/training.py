@@ -26,7 +26,7 @@ from sklearn.utils import check_random_state
 from fragility.arrays import Booleans, Floats, Integers
 from fragility.errors import DataError, FragilityError, ModelError, ProtocolError, name_error
 from fragility.evidence.baselines import BASELINES
-from fragility.evidence.modes import CATALOGUE_SIZE
+from fragility.evidence.modes import CATALOGUE_SIZE, JOINT_FIELDS
 from fragility.evidence.rows import Rows, read_rows
 from fragility.hardening.acceptance import (
     VALIDATION_PARAMETERS,
@@ -184,23 +184,15 @@ def refit_protocol(model: Any, X: Any, protocol: Protocol | None) -> Protocol:
         baseline_units="raw" if named or raw else "transformed",
         nominal=[field.name for field in protocol.fields if field.kind == "nominal"] if raw else (),
         modes=[mode for mode in protocol.modes.declared if mode not in ("sentinel", "outage")],
-        catalogue=_catalogue_size(protocol),
+        catalogue=protocol.modes.catalogue_size or CATALOGUE_SIZE,
         noise=protocol.modes.noise,
+        joint_values=any(len(entry.fields) > JOINT_FIELDS for entry in protocol.modes.catalogue),
     )
     modes = replace(protocol.modes, catalogue=own.modes.catalogue, whole=own.modes.whole, ranges=own.modes.ranges)
-    learned = ("fields", "columns", "groups", "artificial", "stored", "training_digest", "training_rows")
+    learned = ["fields", "columns", "groups", "artificial", "inputs", "stored", "refused"]
+    learned += ["training_digest", "training_rows"]
     depth = min(protocol.depth, len(own.groups))
     return replace(protocol, depth=depth, modes=modes, **{name: getattr(own, name) for name in learned})
-
-
-def _catalogue_size(protocol: Protocol) -> int:
-    """Return how many quantiles or values per group a catalogue was fitted with; a number has all its quantiles."""
-    ordered = {field.name for field in protocol.fields if field.kind == "numeric" or field.type == "date"}
-    sizes = (
-        sum(entry.counts) if len(entry.fields) == 1 and entry.fields[0] in ordered else len(entry.values)
-        for entry in protocol.modes.catalogue
-    )
-    return max(sizes, default=CATALOGUE_SIZE)
 
 
 @dataclass(frozen=True, eq=False)

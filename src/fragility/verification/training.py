@@ -12,6 +12,7 @@ from typing import Any
 
 from fragility.certificates.manifest import identical
 from fragility.errors import Advice, FragilityError, VerificationError
+from fragility.evidence.modes import JOINT_FIELDS
 from fragility.models import Model
 from fragility.protocol import Protocol
 from fragility.verification.outcome import Check, Difference
@@ -64,6 +65,8 @@ def _read_settings(protocol: Protocol) -> dict[str, Any]:
         "modes": [mode for mode in modes.declared if mode not in ("outage", "sentinel")],
         "catalogue": modes.catalogue_size or 1,
         "noise": modes.noise,
+        # joint values of many fields, which a fit leaves out where only single rows have them, were asked for
+        "joint_values": any(len(entry.fields) > JOINT_FIELDS for entry in modes.catalogue),
         "sentinels": {one.field: list(zip(one.values, one.weights, strict=True)) for one in modes.sentinels},
     }
     if protocol.baseline == "explicit":
