@@ -27,10 +27,12 @@ import fragility.verification.intervals as recheck
 from fragility.auditing.intervals import intervals_block
 from fragility.certificates import Certificates, IntervalsDeclaration
 from fragility.errors import CertificateError, DataError, ProtocolError
+from fragility.evidence.stability import StabilityInterval, describe_intervals
 from fragility.protocol import bind
 from fragility.verification.integrity import check_integrity
 from fragility.verification.outcome import Verification
 from fragility.verification.verifying import verify
+from fragility.wording import BRACKETED, EXACT, MISSING
 
 pytest.importorskip("numba")
 FAMILIES = [("lightgbm", "transformed"), ("logistic", "transformed"), ("mlp", "transformed"), ("lightgbm", "raw")]
@@ -148,8 +150,8 @@ def test_missing_cells_dates_and_unknown_fields_have_their_states():
     assert certs.intervals.value[:, 0].tolist() == [json.dumps(str(day.date())) for day in rows["day"]]
 
 
-def test_some_confident_rows_are_those_with_the_smallest_digests(certs, some, case_and_protocol, rows):
-    confident = sorted((c.digest, c.id) for c in certs if c.confidence >= 0.9)
+def test_some_confident_rows_are_the_most_exposed_ones(certs, some, case_and_protocol, rows):
+    confident = sorted((-c.exposure, c.id) for c in certs if c.confidence >= 0.9)
     assert len(confident) > 6 and some.intervals_ids == [own for _, own in confident[:6]]
     for own in some.intervals_ids:
         assert some.by_id(own).intervals_digest == certs.by_id(own).intervals_digest
@@ -240,11 +242,26 @@ def test_a_story_names_the_fields_with_the_least_room(certs):
     flipping = sorted((one for one in cert.intervals.values() if one.flips), key=lambda one: one.room)
     assert len(flipping) > 1 and all(0.0 <= one.room < 1.0 for one in flipping)
     told = cert.interval_sentences(1)
-    more, calm = len(flipping) - 1, len(cert.intervals) - len(flipping)
+    more, calm = len(flipping) - 1, sum(one.exact and not one.flips for one in cert.intervals.values())
     assert told[0] == flipping[0].sentence() and told[0] in cert.story()
-    assert told[1] == f"{more} more field{'s' * (more > 1)} can flip it alone; {calm} fields cannot flip it alone"
+    assert told[1].startswith(
+        f"{more} more field{'s' * (more > 1)} can flip it alone; {calm} fields cannot flip it alone"
+    )
+    unknown = len(cert.intervals) - len(flipping) - calm
+    assert told[1].endswith(f"; of {unknown} fields nothing is known" if unknown > 1 else "alone")
     low, high = certs.intervals.low, certs.intervals.high
     assert {type(text) for text in (*low.ravel(), *high.ravel())} == {str, type(None)}
+
+
+def test_a_missing_field_is_not_said_to_leave_the_decision_as_it_is():
+    kinds = [
+        StabilityInterval(name, 1.0, state)
+        for name, state in zip("abcd", (EXACT, EXACT, BRACKETED, MISSING), strict=True)
+    ]
+    assert describe_intervals(kinds) == [
+        "2 fields cannot flip it alone; 1 field did not flip it alone at any value that was tried; "
+        "of 1 field nothing is known"
+    ]
 
 
 # --- forgers ------------------------------------------------------------------------------------------------

@@ -68,6 +68,22 @@ def test_a_table_of_nominal_fields_is_audited_and_verified_whatever_the_model(ki
     assert losses["noisy"].drop.shape == (40, 0) and (losses["noisy"].exposure == 0).all()
 
 
+@pytest.mark.parametrize("kind", ["logistic", "lightgbm", "blackbox"])
+def test_nominal_fields_with_gaps_are_audited_and_checked(kind, bank):
+    """No unit of `noisy`, and rows in which the units of other modes are missing."""
+    X, y = bank
+    X = X[["job", "marital", "contact"]].astype(object)
+    X = X.mask(np.random.default_rng(0).random(X.shape) < 0.2, None)
+    model = one_hot(MODELS[kind]()).fit(X[:700], y[:700])
+    protocol = fg.Protocol.fit(model, X[:700])
+    certs = fg.audit(model, X[700:], protocol, modes=True)
+    assert certs.manifest.modes.units["noisy"] == [] and (certs.modes["noisy"].exposure == 0.0).all()
+    assert fg.verify(certs, model, X[700:])
+    guard = fg.Guard(model, protocol)
+    decisions = [guard.check(row).decision for row in X[700:710].to_dict("records")]
+    assert decisions == model.predict(X[700:710]).tolist()
+
+
 def test_soft_voting_with_a_logistic_regression_inside():
     X, y = fg.load_credit_g()
     model = one_hot(MODELS["voting"]()).fit(X[:700], y[:700])

@@ -244,12 +244,17 @@ def describe_flipping_categories(field: str, value: object, state: str, flips: S
     return f"flips if {field} is {' or '.join(repr(flip) for flip in flips)} (now {value!r})"
 
 
-def describe_other_fields(flipping: int, told: int, fields: int) -> str:
-    """Return what is left to say of stability intervals: of so many fields some flip the decision, some were told."""
-    calm = fields - flipping
-    held = f"{write_count(calm, 'field')} cannot flip it alone" if calm else "each field can flip it alone"
-    more = flipping - told
-    return f"{write_count(more, 'more field')} can flip it alone; {held}" if more else held
+def describe_other_fields(more: int, cannot: int, as_tried: int, unknown: int) -> str:
+    """Return what is left to say of stability intervals.
+
+    more: fields that can flip the decision alone and were not named. cannot: those that cannot. as_tried: those that
+    did not at any value that was tried. unknown: those without an interval, such as missing ones.
+    """
+    told = [f"{write_count(more, 'more field')} can flip it alone"] if more else []
+    told += [f"{write_count(cannot, 'field')} cannot flip it alone"] if cannot else []
+    told += [f"{write_count(as_tried, 'field')} did not flip it alone at any value that was tried"] if as_tried else []
+    told += [f"of {write_count(unknown, 'field')} nothing is known"] if unknown else []
+    return "; ".join(told) or "each field can flip it alone"
 
 
 def describe_turns(flips: Sequence[tuple[object, object]]) -> str:

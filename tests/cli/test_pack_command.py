@@ -26,7 +26,7 @@ def test_a_pack_is_written_and_checked(words, made, tmp_path, name):
     assert done.code == 0, done.err
     assert f"next: fragility pack check {tmp_path / name}" in done.err
     done = run("pack", "check", tmp_path / name, "--public-key", made / "key.pub")
-    assert done.code == 0 and done.out.count("ok ") == 7, done.out
+    assert done.code == 0 and done.out.count("ok ") == 8, done.out
 
 
 def test_a_pack_that_does_not_hold_has_exit_code_1(words, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -103,7 +104,9 @@ def describe_intervals(intervals: Sequence[StabilityInterval], most: int = SHOWN
     """
     flipping = sorted((one for one in intervals if one.flips), key=lambda one: one.room)
     told = [one.sentence() for one in flipping[:most]]
-    return [*told, describe_other_fields(len(flipping), len(told), len(intervals))]
+    calm = Counter(one.state for one in intervals if not one.flips)
+    unknown = calm.total() - calm[EXACT] - calm[BRACKETED]
+    return [*told, describe_other_fields(len(flipping) - len(told), calm[EXACT], calm[BRACKETED], unknown)]
 
 
 def measure_room(own: Range, low: Scalar, high: Scalar) -> float:

@@ -393,6 +393,8 @@ def losses_of_rows(
             if plan.mode == "outage":
                 _add_events(plan, x, spared, original, margin[part], (drop, flips), byte_budget)
                 continue
+            if not plan.units:  # nothing can fail in this way
+                continue
             if at_once:
                 _add_at_once(plan, part, x, spared, original, margin[part], (drop, flips))
                 rounds: Iterable[Round] = ()
@@ -427,7 +429,7 @@ def weigh_loss(mode: str, margin: Floats, drop: Floats) -> Floats:
 def _find_absent_units(spared: Spared, unit: Integers, asked: Integers) -> Booleans:
     """Return (k, m) the units asked about of which every cell is absent; unit: (d,) of each column, or (k, d)."""
     own = np.broadcast_to(unit, (len(asked), unit.shape[-1])) == asked[:, None]
-    return np.array([spared.cells[:, columns].all(axis=1) for columns in own]).reshape(len(asked), -1)
+    return np.array([spared.cells[:, columns].all(axis=1) for columns in own]).reshape(len(asked), len(spared.cells))
 
 
 def _answer_values(rows: EvidenceRows, x: Floats, spared: Spared | None, one: Round, byte_budget: int) -> Floats:
@@ -438,7 +440,7 @@ def _answer_values(rows: EvidenceRows, x: Floats, spared: Spared | None, one: Ro
     cells, unit, asked, _ = one
     p = rows.value_answers(x, cells, unit, asked, byte_budget)
     if spared is not None:
-        some = np.array([spared.cells[:, unit == own].any(axis=1) for own in asked]).reshape(len(asked), -1)
+        some = np.array([spared.cells[:, unit == own].any(axis=1) for own in asked]).reshape(len(asked), len(x))
         those = np.flatnonzero((some & ~_find_absent_units(spared, unit, asked)).any(axis=0))
         if len(those):
             fixed, own = spared.cells[those], x[those]

@@ -62,10 +62,12 @@ def read_protocol(protocol: Protocol | None, artefact: Artefact, rows: Rows) -> 
     if protocol.space == "raw":
         return protocol
     if [column.name for column in protocol.columns] == fields and model.transformer is None:
-        return replace(
-            protocol, space="raw", stored=(), refused=(), modes=protocol.modes.in_raw_fields(protocol.fields)
-        )
+        return replace(protocol, space="raw", **CHOSEN, modes=protocol.modes.in_raw_fields(protocol.fields))
     return _raw_twin(protocol, artefact, rows)
+
+
+# A baseline in the units of the estimator need not be one that the raw fields would be given.
+CHOSEN: dict[str, Any] = {"baseline": "explicit", "artificial": (), "stored": (), "refused": ()}
 
 
 def _fit_on_rows(artefact: Artefact, rows: Rows, settings: dict[str, Any]) -> Protocol:
@@ -112,7 +114,7 @@ def _raw_twin(protocol: Protocol, artefact: Artefact, rows: Rows) -> Protocol:
         replace(c, baseline=float(c.baseline)) if numbers[c.name] and c.baseline is not None else c for c in columns
     )
     return replace(
-        base, columns=plain, fields=protocol.fields, modes=modes, operators=protocol.operators, stored=(), refused=(),
+        base, columns=plain, fields=protocol.fields, modes=modes, operators=protocol.operators, **CHOSEN,
         severities=protocol.severities, depth=min(protocol.depth, len(base.groups)), reading=protocol.reading,
         smoothing=protocol.smoothing, resolution=protocol.resolution, decision=protocol.decision,
     )  # fmt: skip
