@@ -130,11 +130,14 @@ def _search_values(evidence: EvidenceSpace, model: Model, rows: Rows) -> dict[st
     found: dict[str, Replacement] = {}
     left: dict[str, tuple[int, list[Point]]] = {}
     for name in rows.names:
-        there = np.flatnonzero(at_baseline(name, matrix))
-        if own[name] and len(there):
-            found[name] = _replace_by(frame[name].iloc[int(there[0])])
+        there = at_baseline(name, matrix) if own[name] else np.zeros(len(frame), dtype=bool)
+        known = np.flatnonzero(there & frame[name].notna().to_numpy())  # an imputer may turn a gap into the same cells
+        if len(known):
+            found[name] = _replace_by(frame[name].iloc[int(known[0])])
         elif (between := _find_bracket(frame[name], own[name], matrix, target)) is not None:
             left[name] = between
+        elif there.any():
+            found[name] = _replace_by(None)
     for step in range(STEPS):
         if not left:
             break

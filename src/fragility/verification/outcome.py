@@ -87,6 +87,8 @@ class Recheck:
     @property
     def result(self) -> str:
         """Whether the claims hold, in words."""
+        if not self.rows:
+            return "so none of these claims was checked"
         return f"{self.bad_rows} rows do not hold" if self.bad_rows else "every claim holds"
 
     def note(self, rows: int, differences: list[Difference]) -> None:
