@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from naive import Row, naive_certificate, naive_mean, naive_typical_category, naive_typical_number
+from naive import Row, is_nan, naive_certificate, naive_mean, naive_typical_category, naive_typical_number
 from pipelines import FAMILIES, Case, estimator, fitted, labels_for, nominal_names, raw_row_table, split
 from twins import Twin, assert_equal, remembered
 
@@ -127,6 +127,7 @@ def run(protocol: Protocol, case: Case, twin: Twin, X: pd.DataFrame, engine: str
             twin.stepwise,
             twin.whole,
             smoothing=protocol.smoothing,
+            absent=[is_nan(cell) for cell in row] if protocol.space == "raw" else None,
         )
         assert_equal(certs, i, expected, f"{case.name} {protocol.reading} row {i}")
     return certs

@@ -85,8 +85,12 @@ class Browser:
         assert loud == [], loud
         messages = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
         asked = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
-        elsewhere = [url for url in asked if not url.startswith((self.here + "/", "data:", "chrome:", "about:"))]
-        assert asked and elsewhere == []
+        elsewhere = [
+            url
+            for url in asked
+            if not url.startswith((self.here + "/", "data:", "chrome:", "chrome-untrusted:", "about:"))
+        ]
+        assert asked and elsewhere == [], elsewhere
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from fragility.modes.intervals import intervals_of_rows
 from fragility.review.queries import CaseIndex
 from fragility.review.stability import SearchTooLongError, StabilitySearch, show_fields
 from fragility.review.views import View
-from fragility.wording import BRACKETED
+from fragility.wording import BRACKETED, MODE_WORDS
 
 WAIT = 60.0
 EVERYTHING = View.from_address("budget=all&confident=0")
@@ -289,7 +289,7 @@ def test_a_case_shows_what_each_mode_costs_it(bench, dated):
         assert ("Evidence that is wrong, not only lost" in page) == (cert.modes is not None)
         for mode, cost in (cert.modes or {}).items():
             assert queued.exposures[mode] == cost.exposure
-            assert f"exposure <strong>{cost.exposure:.2f}</strong>" in page
+            assert f"exposure to {MODE_WORDS[mode][0]} <strong>{cost.exposure:.2f}</strong>" in page
             weakest = cost.flip_chance[cost.weakest]
             if 0.005 <= weakest < 0.995:
                 assert f"{cost.weakest} flips it with probability {weakest:.2f}" in page

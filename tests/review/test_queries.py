@@ -396,4 +396,4 @@ def test_fields_are_marked_with_their_groups(audited, bench):
     protocol = fg.Protocol.fit(audited.model, audited.X, groups=blocks)
     traced = groups_of_fields(protocol, fg.Model.wrap(audited.model))
     assert traced["savings_status"] == traced["credit_amount"] == ("money",) and traced["age"] == ("time",)
-    assert groups_of_fields(protocol)["savings_status"] == ()  # nothing is guessed from names
+    assert groups_of_fields(protocol)["savings_status"] == ("money",)  # the protocol says which fields a column is of
