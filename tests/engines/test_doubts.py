@@ -151,6 +151,8 @@ def assert_as_the_model(case: Case, rows: pd.DataFrame, **options: Any) -> fg.Ce
 @pytest.mark.parametrize("position", POSITIONS)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_special_values_at_every_position_are_certified_as_the_model_answers(family, position):
+    if family == "mlp":
+        pytest.importorskip("torch")  # the engine that reads it
     case = numeric(family)
     assert len(case.odd) > 60
     assert_as_the_model(case, mixed(case, position))
