@@ -130,7 +130,9 @@ def test_no_value_inside_an_exact_interval_flips(step: str, head: str, space: st
 def test_an_honest_audit_of_such_a_model_verifies(step: str, space: str) -> None:
     (X, _), (protocol, _), model = table(), found(step, "linear", space), fit(step, "linear")
     certs = fg.audit(model, X[:12], protocol, intervals=True)
-    assert fg.verify(certs, model, X[:12]).verdict.startswith("verified: every claim of all 12 certificates holds")
+    assert fg.verify(certs, model, X[:12]).verdict == (
+        "verified: every claim of all 12 certificates holds; not checked: that the protocol is fitted on training rows"
+    )
 
 
 @pytest.mark.slow
