@@ -50,7 +50,7 @@ def test_what_cannot_be_done_is_said_in_a_sentence(words, made, tmp_path):
     assert "--key signs the audit anew, so --public-key" in refuse(*words, *out, "--public-key", made / "key.pub")
     (tmp_path / "list.json").write_text(json.dumps([1]))
     said = refuse("pack", audit, *out, "--reliability", tmp_path / "list.json")
-    assert "list.json is not what `fragility reliability --json` writes" in said
+    assert "expected a reliability analysis of format 'fragility-reliability/1', got 'list'" in said
     (tmp_path / "list.json").write_text("{")
     assert "is not valid JSON" in refuse("pack", audit, *out, "--reliability", tmp_path / "list.json")
     assert "cannot read the reliability analysis" in refuse("pack", audit, *out, "--reliability", tmp_path / "absent")

@@ -200,3 +200,19 @@ def test_labels_that_are_not_classes_leave_the_audits_report_without_accuracy(ma
         == 0
     )
     assert b"Right and wrong" not in (tmp_path / "a" / "report.html").read_bytes()
+
+
+def test_a_reliability_analysis_gives_its_section(made, tmp_path) -> None:
+    rows = ["--data", made / "test.parquet", *COLUMNS]
+    words = ["reliability", made / "audit", "--model", made / "model.skops", *rows, "--rates", "0.1"]
+    assert run(*words, "--json", tmp_path / "lost.json").code == 0
+    done = run("report", made / "audit", "--reliability", tmp_path / "lost.json", "--out", tmp_path / "report.md")
+    assert done.code == 0, done.err
+    page = (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert "## What to make reliable first" in page and "if each field is missing 10% of the time" in page
+    assert run(*words, "--rows", "20", "--json", tmp_path / "few.json").code == 0
+    refused = refuse("report", made / "audit", "--reliability", tmp_path / "few.json", "--out", tmp_path / "no.md")
+    assert "the failure probabilities are of other rows than the audit" in refused
+    (tmp_path / "list.json").write_text("[]")
+    refused = refuse("report", made / "audit", "--reliability", tmp_path / "list.json", "--out", tmp_path / "no.md")
+    assert "expected a reliability analysis of format" in refused and not (tmp_path / "no.md").exists()

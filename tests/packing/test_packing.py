@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -76,10 +77,9 @@ def test_a_pack_holds(made, which):
 
 
 def test_a_check_says_of_each_source_what_was_checked(made, copy):
-    document = json.loads((copy / "reliability.json").read_text())
-    document["predictions"][0]["p_flip"] += 0.125  # a forgery that agrees with itself
-    document["decisions_lost"] += 0.125
-    (copy / "reliability.json").write_text(json.dumps(document))
+    found = fg.FailureProbability.load(copy / "reliability.json")
+    p_flip = np.where(np.arange(len(found)) == 0, 0.125, found.p_flip)  # a forgery that agrees with itself
+    replace(found, p_flip=p_flip, low=p_flip, high=p_flip).save(copy / "reliability.json")
     rewrite(copy)
     detail = next(check.detail for check in fg.check_pack(copy).checks if check.name == "sources")
     assert detail.startswith("only this was checked of them: the certificates: their digests, and that they agree with")
@@ -397,10 +397,10 @@ def test_what_does_not_belong_to_the_audit_is_refused(made, tmp_path):
         "the comparison of .* is of another model than the audit's": {
             "parity": fg.compare_models(shifted(made.model), made.model, made.rows[:5], made.certs.protocol)
         },
-        "of other rows or groups than the audit": {
+        "of other rows than the audit": {
             "reliability": fg.failure_probability(made.model, made.rows[:5], made.certs.protocol, 0.1)
         },
-        "is not what `fragility reliability --json` writes": {"reliability": {"rows": 5}},
+        "reliability must be what failure_probability returns, got dict": {"reliability": {"rows": 5}},
         "labels": {"labels": {0: "repaid"}},
         "an earlier audit is for rules with an allowance; add rules": {"against": audit},
         "has an allowance, so it needs an earlier audit": {

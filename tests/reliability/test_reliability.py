@@ -8,6 +8,8 @@ import pandas as pd
 import pipelines
 import pytest
 from naive_lattice import Enumerated
+from sklearn.datasets import make_classification
+from sklearn.linear_model import LogisticRegression
 
 import fragility as fg
 from fragility.errors import DataError
@@ -208,3 +210,71 @@ def test_few_groups_are_enumerated_for_every_model(lending):
         assert asked.importance[i] == pytest.approx(truth.importance(by_group), abs=1e-12)
     assert asked.p_flip == pytest.approx(read.p_flip, abs=1e-12)
     assert asked.kept == pytest.approx(read.kept, abs=1e-12)
+
+
+# --- its file -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "rates",
+    [0.1, {"x0": 0.2}, {"x0": {"lost": 0.1, "wrong": 0.05}}, fg.Outages.from_events([["x0"], ["x0", "x1"]])],
+    ids=["one", "some", "modes", "events"],
+)
+def test_a_saved_result_is_read_back_whole(tmp_path, rates):
+    X, y = make_classification(120, 6, random_state=0)
+    model = LogisticRegression().fit(X, y)
+    protocol = fg.Protocol.fit(model, X)
+    engine = "auto" if isinstance(rates, float) else "blackbox"
+    found = fg.failure_probability(model, X[:20], protocol, rates, engine=engine, draws=16)
+    assert found.save(tmp_path / "lost.json") == tmp_path / "lost.json"
+    again = fg.FailureProbability.load(tmp_path / "lost.json")
+    assert again.to_dict() == found.to_dict()
+    for name in ("kept", "importance", "rates", "one_failure", "id", "predicted"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(found, name))
+    again.check_audit(fg.audit(model, X[:20], protocol, lattice=False))
+
+
+def test_a_file_that_contradicts_itself_is_refused(tmp_path):
+    X, y = make_classification(120, 6, random_state=0)
+    model = LogisticRegression().fit(X, y)
+    protocol = fg.Protocol.fit(model, X)
+    found = fg.failure_probability(model, X[:20], protocol, 0.1)
+
+    def refuse(match, **changed):
+        with pytest.raises(fg.DataError, match=match):
+            fg.FailureProbability.from_dict(found.to_dict() | changed)
+
+    def rows(**changed):
+        first, *others = found.to_dict()["predictions"]
+        return [first | changed, *others]
+
+    refuse("expected a reliability analysis of format 'fragility-reliability/1', got 'other/1'", format="other/1")
+    refuse("that decisions_lost is 3.0, but its rows add up to", decisions_lost=3.0)
+    refuse("malformed: it is to have 21 predictions, and has 20", rows=21)
+    refuse("malformed: p_flip must lie between 0 and 1", predictions=rows(p_flip=1.5))
+    refuse("malformed: the interval of an exact probability must be", predictions=rows(low=0.0, p_flip=0.5, high=1.0))
+    refuse("malformed: ids must be distinct", predictions=rows(id=1))
+    refuse("malformed: the entries of each prediction must be", predictions=rows(more=1))
+    refuse("malformed: kept must be a number, got 'x'", predictions=rows(kept=["x"] * 6))
+    refuse("malformed: groups must list each of group_names once", group_names=["x0"])
+    groups = found.to_dict()["groups"]
+    refuse("does not list its groups by the decisions kept", groups=groups[::-1])
+    refuse(
+        "that decisions_kept of .* is 100.0, but its rows add up",
+        groups=[groups[0] | {"decisions_kept": 100.0}, *groups[1:]],
+    )
+
+
+def test_an_audit_of_something_else_is_refused():
+    X, y = make_classification(120, 6, random_state=0)
+    model, other = LogisticRegression().fit(X, y), LogisticRegression(C=0.01).fit(X, y)
+    protocol = fg.Protocol.fit(model, X)
+    found = fg.failure_probability(model, X[:20], protocol, 0.1)
+    zero = fg.Protocol.fit(model, X, baseline="zero")
+    for differs, audited in {
+        "another model": fg.audit(other, X[:20], protocol, lattice=False),
+        "another protocol": fg.audit(model, X[:20], zero, lattice=False),
+        "other rows": fg.audit(model, X[:20], protocol, ids=range(1, 21), lattice=False),
+    }.items():
+        with pytest.raises(fg.DataError, match=f"the failure probabilities are of {differs} than the audit; make them"):
+            found.check_audit(audited)

@@ -290,7 +290,7 @@ def test_what_to_make_reliable_first_is_told() -> None:
         "Make"
         not in fg.Report.of(certs, reliability=replace(found, p_flip=0 * found.p_flip, kept=0 * found.kept)).markdown
     )
-    with pytest.raises(DataError, match=r"the failure probabilities are of other rows or groups than the audit"):
+    with pytest.raises(DataError, match=r"the failure probabilities are of other rows than the audit; make them with"):
         fg.Report.of(certs[:50], reliability=found)
     with pytest.raises(DataError, match=r"failure probabilities belong to one model"):
         fg.Report.of({"a": certs, "b": certs}, reliability=found)

@@ -3,6 +3,7 @@
 import datetime as dt
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -257,18 +258,15 @@ def test_reliability_of_something_else_is_refused(broken_log, tmp_path):
     with pytest.raises(fg.DataError, match="of other evidence groups than the watched decisions"):
         fg.watch(broken_log, reliability=foreign)
     (tmp_path / "other.json").write_text("[]")
-    with pytest.raises(fg.DataError, match="a reliability result as `fragility reliability --json` writes it"):
+    with pytest.raises(fg.DataError, match="expected a reliability analysis of format"):
         fg.watch(broken_log, reliability=tmp_path / "other.json")
-    with pytest.raises(fg.DataError, match="cannot read the reliability result"):
+    with pytest.raises(fg.DataError, match="cannot read the reliability analysis"):
         fg.watch(broken_log, reliability=tmp_path / "none.json")
     (tmp_path / "bad.json").write_text("{")
     with pytest.raises(fg.DataError, match="is not valid JSON"):
         fg.watch(broken_log, reliability=tmp_path / "bad.json")
-    silent = {
-        "groups": [{"group": name, "rate": 0.0} for name in protocol.group_names],
-        "predictions": [{f"importance: {name}": None for name in protocol.group_names}],
-        "decisions_lost": 0.0,
-    }
+    found = fg.failure_probability(model, rows, protocol, 0.01, progress=False)
+    silent = replace(found, importance=np.full_like(found.importance, np.nan))
     with pytest.raises(fg.DataError, match="says nothing of 'income', which never fails in it"):
         tabulate_losses(silent, protocol.group_names)
 

@@ -15,8 +15,6 @@ from fragility.cli.outputs import plan_pack
 from fragility.cli.reading import read_labels
 from fragility.cli.tables import read_stress_labels
 from fragility.cli.terminal import EXIT_CLAIM_FAILED, note, out
-from fragility.errors import DataError
-from fragility.files import read_json
 
 
 def pack(
@@ -87,7 +85,7 @@ def pack(
         stress=None if stress is None else read_stress_labels(stress, form),
         parity=[fg.ModelParity.load(path) for path in parity or ()],
         values=values,
-        reliability=None if reliability is None else _read_reliability(reliability),
+        reliability=None if reliability is None else fg.FailureProbability.load(reliability),
         min_confidence=min_confidence,
         certificates=not without_certificates,
         key=key,
@@ -98,18 +96,6 @@ def pack(
         date=date,
     )
     note(f"written to {written}; next: fragility pack check {written}")
-
-
-def _read_reliability(path: Path) -> dict[str, object]:
-    try:
-        document = read_json(path)
-    except OSError as error:
-        raise DataError(f"cannot read the reliability analysis {path}: {error.strerror or error}") from error
-    except ValueError as error:
-        raise DataError(f"the reliability analysis {path} is not valid JSON: {error}") from error
-    if not isinstance(document, dict):
-        raise DataError(f"{path} is not what `fragility reliability --json` writes")
-    return document
 
 
 def check(

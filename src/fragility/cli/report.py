@@ -36,6 +36,13 @@ def report(
         list[Path] | None,
         option("--parity FILE", "A comparison that `fragility parity` wrote as JSON. May be repeated."),
     ] = None,
+    reliability: Annotated[
+        Path | None,
+        option(
+            "--reliability FILE",
+            "What to make reliable first: the JSON file that `fragility reliability` wrote about the audited rows.",
+        ),
+    ] = None,
     min_confidence: opt.MinConfidence = None,
     risk: Annotated[
         float, option("--risk", "The rate the review policy keeps to among unreviewed rows.", min=0.0, max=1.0)
@@ -67,6 +74,8 @@ def report(
 
       fragility report audit/ --data test.parquet --by age:25,40,60 --by sex --model model.skops
 
+      fragility report audit/ --reliability lost.json
+
       fragility report audit/ --author "M. Okafor" --purpose "annual review" --date 2026-11-16 --public-key audit.pub
 
       fragility report audit-logistic/ audit-boosting/ --out models.md
@@ -87,6 +96,7 @@ def report(
     target_file = directories[0] / REPORT_FILE if out_file is None else out_file
     checked_suffix(target_file, SUFFIXES)
     inputs = {"--labels": labels, "--stress": stress, "--data": data, "--model": model, "--public-key": public_key}
+    inputs |= {"--reliability": reliability}
     plan_files({"--out": target_file}, inputs | {f"--parity {path}": path for path in parity or ()})
     if out_file is None and target_file.exists() and not is_report(target_file):
         raise DataError(f"{target_file} exists and is not a report of fragility's; choose another name with --out")
@@ -110,6 +120,7 @@ def report(
         purpose=purpose,
         date=date,
         parity=[fg.ModelParity.load(path) for path in parity or ()],
+        reliability=None if reliability is None else fg.FailureProbability.load(reliability),
         signed_by=None if public_key is None else [_find_signer(folder, public_key) for folder in directories],
     )
     made.save(target_file)

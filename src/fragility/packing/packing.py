@@ -49,7 +49,6 @@ from fragility.packing.sources import (
 )
 from fragility.parity import ModelParity
 from fragility.reliability.outcomes import FailureProbability
-from fragility.saving import write_json
 from fragility.stress.labels import BrittleLabels
 from fragility.trust.keys import is_signed_by, load_private_key, load_public_key, public_pem, with_signature
 from fragility.trust.signing import sign
@@ -75,7 +74,7 @@ def pack_evidence(
     stress: BrittleLabels | pa.Table | None = None,
     parity: ModelParity | Sequence[ModelParity] = (),
     values: bool = False,
-    reliability: FailureProbability | Mapping[str, Any] | None = None,
+    reliability: FailureProbability | None = None,
     min_confidence: float | None = None,
     certificates: bool = True,
     key: str | os.PathLike[str] | None = None,
@@ -109,8 +108,8 @@ def pack_evidence(
         Comparisons of the audited model with other artefacts of it, from :func:`compare_models`.
     values : bool, default=False
         Whether the examples of these comparisons keep the values of their rows; else they name fields alone.
-    reliability : FailureProbability or mapping, optional
-        From :func:`failure_probability`, of the audited rows; or what its JSON file holds.
+    reliability : FailureProbability, optional
+        From :func:`failure_probability`, of the audited rows.
     min_confidence : float, optional
         Where confident begins; by default as the protocol declares.
     certificates : bool, default=True
@@ -229,7 +228,7 @@ def _copy_documents(
     stress: Any,
     parity: Any,
     values: bool,
-    reliability: FailureProbability | Mapping[str, Any] | None,
+    reliability: FailureProbability | None,
 ) -> None:
     """Put what was given beside the audit, each in the one form that a pack has it in."""
     if rules is not None:
@@ -250,9 +249,12 @@ def _copy_documents(
         (folder / PARITY).mkdir(exist_ok=True)
         (each if values else each.without_values()).save(folder / PARITY / f"{place}.json")
     if reliability is not None:
-        write_json(
-            folder / RELIABILITY, reliability.to_dict() if isinstance(reliability, FailureProbability) else reliability
-        )
+        if not isinstance(reliability, FailureProbability):
+            raise DataError(
+                f"reliability must be what failure_probability returns, got {type(reliability).__name__}; "
+                "FailureProbability.load reads a file of it"
+            )
+        reliability.save(folder / RELIABILITY)
 
 
 def _write_stress(folder: Path, table: pa.Table) -> None:

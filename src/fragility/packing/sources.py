@@ -6,7 +6,6 @@ analysis and public keys may lie beside the audit. Everything else in a pack fol
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, fields
@@ -33,6 +32,7 @@ from fragility.packing.figures import (
     list_parities,
 )
 from fragility.parity import ModelParity
+from fragility.reliability.outcomes import FailureProbability
 from fragility.scores import CONFIDENT
 from fragility.trust.keys import load_public_key
 from fragility.trust.signing import SIGNATURE_FILE, verify_signature
@@ -94,7 +94,7 @@ class Evidence:
     parities: tuple[ModelParity, ...]
     gate: Gate | None
     verdicts: GateResult | None
-    reliability: Mapping[str, Any] | None
+    reliability: FailureProbability | None
     labels: Mapping[Hashable, Any] | None
     stress: pa.Table | None
 
@@ -149,24 +149,11 @@ def read_labels(folder: Path) -> dict[Hashable, Any]:
     return labels
 
 
-def _read_reliability(folder: Path, audit: Audit) -> Mapping[str, Any]:
-    """Return a reliability analysis; refuse one of other rows or groups, or one that contradicts itself."""
-    document = SourceReader(folder, audit).document(RELIABILITY)
-    try:
-        lost, rows = document["decisions_lost"], document["predictions"]
-        ids = [id_text(row["id"]) for row in rows]
-        total = math.fsum(row["p_flip"] for row in rows)
-        groups = {group["group"] for group in document["groups"]}
-    except (LookupError, TypeError) as error:
-        raise DataError(f"{RELIABILITY} is not what `fragility reliability --json` writes: {error!r:.80}") from error
-    own = [id_text(own_id) for batch in audit.batches(["id"]) for own_id in batch.column("id").to_pylist()]
-    if ids != own or groups != set(audit.protocol.group_names):
-        raise DataError(
-            "the reliability analysis is of other rows or groups than the audit; make it of the audited rows"
-        )
-    if not math.isclose(lost, total, rel_tol=1e-9, abs_tol=1e-9):
-        raise DataError(f"the reliability analysis says that {lost} decisions are lost, but its rows add up to {total}")
-    return dict(document)
+def _read_reliability(folder: Path, audit: Audit) -> FailureProbability:
+    """Return a reliability analysis; refuse one of another audit, or one that contradicts itself."""
+    found = FailureProbability.from_dict(SourceReader(folder, audit).document(RELIABILITY))
+    found.check_audit(audit)
+    return found
 
 
 def _read_signers(folder: Path, audit: StoredAudit) -> tuple[tuple[str, ...], str | None]:

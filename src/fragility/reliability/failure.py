@@ -320,5 +320,7 @@ class _Work:
             rates=rates,
             group_names=self.protocol.group_names,
             condition=condition,
+            model_fingerprint=self.rows.model.fingerprint,
+            protocol_digest=self.protocol.digest,
             one_failure=self.one_failure,
         )

@@ -105,7 +105,8 @@ class Report:
         signed_by : str or sequence of str, optional
             The key of each audit's signature, once verified with :func:`verify_signature`.
         reliability : FailureProbability, optional
-            Of a single audit's rows, from :func:`failure_probability`: what to make reliable first.
+            Of a single audit's rows, from :func:`failure_probability`: what to make reliable first. Of a file that
+            ``fragility reliability --json`` wrote: ``FailureProbability.load``.
         parity : ModelParity or sequence of ModelParity, default=()
             Comparisons of an audited model with other artefacts of it, from :func:`compare_models`.
 
@@ -117,7 +118,7 @@ class Report:
         Raises
         ------
         DataError
-            An audit is empty, labels do not cover its rows, ``reliability`` is of other rows, or ``parity``
+            An audit is empty, labels do not cover its rows, ``reliability`` is of another audit, or ``parity``
             of another model.
         """
         named = audits if isinstance(audits, Mapping) else {name: audits}

@@ -105,10 +105,7 @@ def _check(asked: Sequence[ReportedAudit], settings: Settings) -> None:
     if settings.reliability is not None:
         if len(asked) > 1:
             raise DataError("failure probabilities belong to one model; report on its audit alone")
-        audit, found = asked[0].audit, settings.reliability
-        ids = [own for batch in audit.batches(["id"]) for own in batch.column("id").to_pylist()]
-        if ids != list(found.id) or audit.protocol.group_names != found.group_names:
-            raise DataError("the failure probabilities are of other rows or groups than the audit")
+        settings.reliability.check_audit(asked[0].audit)
     audited = {one.audit.manifest.model.fingerprint for one in asked}
     for compared in settings.parities:
         if compared.a.fingerprint not in audited:

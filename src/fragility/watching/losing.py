@@ -16,9 +16,8 @@ right one.)
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -28,7 +27,6 @@ from fragility.errors import DataError
 from fragility.reliability.outcomes import FailureProbability
 
 MOST_ROWS = 20_000  # certificates of an audit that are read for the importance of its groups
-IMPORTANCE = "importance: "
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,14 +49,11 @@ class LossTable:
         return np.asarray(np.clip(rates * self.importance, 0.0, 1.0))
 
 
-def tabulate_losses(given: FailureProbability | Mapping[str, Any], groups: Sequence[str]) -> LossTable:
-    """Return the table of a reliability result, or of the JSON document that it saves."""
+def tabulate_losses(given: FailureProbability, groups: Sequence[str]) -> LossTable:
+    """Return the table of a reliability result."""
     names = tuple(groups)
-    if isinstance(given, FailureProbability):
-        known, rates, importance = given.group_names, given.rates, given.importance
-        lost = float(given.p_flip.mean())
-    else:
-        known, rates, importance, lost = _read_document(given)
+    known, rates, importance = given.group_names, given.rates, given.importance
+    lost = float(given.p_flip.mean())
     if set(known) != set(names):
         other = sorted(set(known) ^ set(names))
         raise DataError(
@@ -80,20 +75,6 @@ def tabulate_losses(given: FailureProbability | Mapping[str, Any], groups: Seque
         )
     mean = np.nansum(importance, axis=0) / known_rows.sum(axis=0)
     return LossTable(names, rates[order], lost, mean[order], len(importance), "a reliability table")
-
-
-def _read_document(document: Mapping[str, Any]) -> tuple[tuple[str, ...], Floats | None, Floats, float]:
-    """Return groups, rates, importance (n, G) and the share lost, as `FailureProbability.save` wrote them."""
-    try:
-        listed = {str(line["group"]): line["rate"] for line in document["groups"]}
-        names, rows = tuple(listed), document["predictions"]
-        rates = None if None in listed.values() else np.array([float(rate) for rate in listed.values()])
-        own = [[np.nan if row[IMPORTANCE + name] is None else row[IMPORTANCE + name] for name in names] for row in rows]
-        return names, rates, np.array(own, dtype=np.float64), float(document["decisions_lost"]) / len(rows)
-    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
-        raise DataError(
-            "a reliability result as `fragility reliability --json` writes it was expected; this document is none"
-        ) from error
 
 
 def count_single_losses(audit: Audit) -> LossTable | None:

@@ -14,7 +14,6 @@ import numpy as np
 from fragility.arrays import Floats, is_number
 from fragility.certificates import Audit, open_audit
 from fragility.errors import Advice, DataError
-from fragility.files import read_json
 from fragility.protocol import Protocol
 from fragility.reliability.outcomes import FailureProbability
 from fragility.scores import CONFIDENT
@@ -46,7 +45,7 @@ def watch(
     reference_days: int | None = None,
     released: Audit | str | os.PathLike[str] | None = None,
     rates: float | Mapping[str, float] | None = None,
-    reliability: FailureProbability | Mapping[str, Any] | str | os.PathLike[str] | None = None,
+    reliability: FailureProbability | str | os.PathLike[str] | None = None,
     alpha: float = 0.05,
     horizon: int = HORIZON,
     allowance: float = 0.0,
@@ -74,7 +73,7 @@ def watch(
         The audit that the model was released with: the reference of exposure, flips and decisions.
     rates : float or mapping of str to float, optional
         How often fields are expected to be missing: the reference of those fields.
-    reliability : FailureProbability, path or mapping, optional
+    reliability : FailureProbability or path, optional
         A reliability result, or its JSON file, for the decisions expected to be lost; by default the certificates of
         the released audit, or the first of the log, say which decisions hang on one group.
     alpha : float, default=0.05
@@ -307,7 +306,7 @@ def _measure_released(audit: Audit, opened: Source, follower: Follower, min_conf
 def _find_losses(
     opened: Source,
     released: Audit | None,
-    reliability: FailureProbability | Mapping[str, Any] | str | os.PathLike[str] | None,
+    reliability: FailureProbability | str | os.PathLike[str] | None,
 ) -> LossTable | None:
     if isinstance(opened, DatedAudits):
         if reliability is not None:
@@ -320,13 +319,7 @@ def _find_losses(
         audit = released if released is not None else opened.first_audit()
         return None if audit is None else count_single_losses(audit)
     if isinstance(reliability, (str, os.PathLike)):
-        try:
-            document = read_json(reliability)
-        except OSError as error:
-            raise DataError(f"cannot read the reliability result {reliability}: {error.strerror or error}") from error
-        except ValueError as error:
-            raise DataError(f"the reliability result {reliability} is not valid JSON: {error}") from error
-        return tabulate_losses(document, opened.protocol.group_names)
+        reliability = FailureProbability.load(reliability)
     return tabulate_losses(reliability, opened.protocol.group_names)
 
 
