@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import naive_training as naive
@@ -18,11 +19,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipelines import preprocessing, split
 from sklearn.base import clone
+from sklearn.compose import make_column_transformer
 from sklearn.datasets import make_classification
 from sklearn.exceptions import NotFittedError
-from sklearn.model_selection import GridSearchCV
+from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.pipeline import Pipeline, make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import fragility
@@ -409,6 +411,38 @@ def test_groups_by_position_by_name_by_label_and_from_tracing_agree():
     assert by_protocol.baseline_vector(matrix).tolist() == [column.baseline for column in protocol.columns]
     np.testing.assert_allclose(by_tracing.baseline_vector(matrix), matrix.mean(axis=0), atol=1e-12)
     assert len(partition) == 20
+
+
+def test_groups_of_a_preprocessing_hold_in_folds_with_other_categories():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": rng.normal(size=90), "job": np.resize(["clerk", "cook"], 90), "b": rng.normal(size=90)})
+    frame.loc[frame.index[:3], "job"] = "actor"  # in no other fold
+    y = (frame["a"] + frame["b"] > 0).to_numpy()
+    encode = OneHotEncoder(handle_unknown="ignore", sparse_output=False)
+    prepare = make_column_transformer((encode, ["job"]), remainder=StandardScaler())
+    named = clone(prepare).set_output(transform="pandas")
+    penalty = FragilityPenalty(groups=clone(named).fit(frame))
+    folds = list(KFold(3).split(frame))
+    assert "actor" not in set(frame["job"].iloc[folds[0][0]])
+    search = GridSearchCV(
+        Pipeline([("prepare", named), ("net", small(max_epochs=2, penalty=penalty))]),
+        {"net__penalty": [penalty, replace(penalty, alpha=1.0)]},
+        cv=folds,
+        error_score="raise",
+    ).fit(frame, y)
+    assert np.isfinite(search.cv_results_["mean_test_score"]).all()
+    first = clone(named).fit(frame.iloc[folds[0][0]])
+    names = list(first.get_feature_names_out())
+    found = penalty.column_group(len(names), names)
+    assert len(names) == 4 and len({found[names.index(f"onehotencoder__job_{job}")] for job in ("clerk", "cook")}) == 1
+    assert sorted(np.bincount(found)) == [1, 1, 2]
+    with pytest.raises(EvidenceError, match="makes 5 columns, and the rows have 4, without its names for them; let"):
+        Pipeline([("prepare", prepare), ("net", small(penalty=penalty))]).fit(frame.iloc[folds[0][0]], y[folds[0][0]])
+    with pytest.raises(EvidenceError, match="the rows have the column 'onehotencoder__job_actor', which the prep"):
+        Pipeline([("prepare", named), ("net", small(penalty=FragilityPenalty(groups=first)))]).fit(frame, y)
+    with pytest.raises(EvidenceError, match=r"this ColumnTransformer is not fitted, .* groups=clone\(prepare\)"):
+        FragilityPenalty(groups=clone(prepare))
+    assert FragilityPenalty.from_dict(json.loads(json.dumps(penalty.to_dict()))) == penalty
 
 
 def test_a_penalty_is_a_value():

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
+from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 
 from fragility.arrays import Floats, Integers, is_count, is_number
@@ -17,7 +18,7 @@ from fragility.evidence.tracing import claim_origins, output_names
 from fragility.protocol import Protocol
 from fragility.saving import without_nan
 
-Member: TypeAlias = int | str
+Member: TypeAlias = int | str | tuple[int, str]  # a position, a name, or both, as traced from a preprocessing
 Groups: TypeAlias = tuple[tuple[Member, ...], ...]
 
 
@@ -32,8 +33,10 @@ class FragilityPenalty:
     groups : sequence, Protocol or fitted transformer, optional
         Which columns fail together. None: every column by itself. A sequence of groups, each a sequence of column
         positions or names. A flat sequence with one label per column (columns of equal label form a group). A
-        Protocol of the transformed space: its groups. The fitted preprocessing that the network's rows come from: one
-        group per raw field, traced as :meth:`Protocol.fit` traces it.
+        Protocol of the transformed space: its groups. The preprocessing that the network's rows come from, fitted: one
+        group per raw field, traced as :meth:`Protocol.fit` traces it. Where the rows have column names, its columns
+        are matched by name, and those that the rows lack are left out, so that it may be fitted on all rows while
+        cross-validation fits the network on some.
     baseline : "mean", array of shape (d,) or Protocol, default="mean"
         What evidence is attenuated toward: the mean of the rows given to ``fit``, a vector with one number per column,
         or a protocol's baseline.
@@ -103,7 +106,7 @@ class FragilityPenalty:
         if self.groups is None:
             return np.arange(n_columns, dtype=np.int64)
         owner = np.full(n_columns, -1, dtype=np.int64)
-        for g, members in enumerate(self.groups):
+        for g, members in enumerate(_resolve_traced(self.groups, n_columns, names)):
             for member in members:
                 j = _column_position(member, n_columns, names)
                 if owner[j] >= 0:
@@ -115,7 +118,7 @@ class FragilityPenalty:
                 f"the groups cover {int((owner >= 0).sum())} of the {n_columns} columns; left out are {missing}; "
                 "every column belongs to exactly one group"
             )
-        return owner
+        return np.unique(owner, return_inverse=True)[1].astype(np.int64)  # without groups of which no column is there
 
     def baseline_vector(self, matrix: Any) -> Floats:
         """Return the values the columns are attenuated toward.
@@ -187,7 +190,9 @@ def _plain_groups(groups: Any) -> Groups | None:
         return _group_by_label(items)
     if any(isinstance(item, (int, str)) or not item for item in items):
         raise EvidenceError("groups must be non-empty sequences of columns, or one label per column; got a mixture")
-    return tuple(tuple(item) for item in items)
+    return tuple(
+        tuple(_read_traced(member) if isinstance(member, list) else member for member in item) for item in items
+    )
 
 
 def _plain_member(item: Any) -> Any:
@@ -200,22 +205,62 @@ def _plain_member(item: Any) -> Any:
     return [_plain_member(member) for member in item]
 
 
-def _group_by_label(labels: Sequence[Member]) -> Groups:
-    groups: dict[Member, list[int]] = {}
+def _read_traced(member: Sequence[Any]) -> tuple[int, str]:
+    if len(member) != 2 or type(member[0]) is not int or type(member[1]) is not str:
+        raise EvidenceError(f"a column must be a position (whole number), a name, or both, got {member!r}")
+    return member[0], member[1]
+
+
+def _group_by_label(labels: Sequence[int | str]) -> Groups:
+    groups: dict[int | str, list[int]] = {}
     for j, label in enumerate(labels):
         groups.setdefault(label, []).append(j)
     return tuple(tuple(members) for members in groups.values())
 
 
 def _trace_groups(transformer: Any) -> Groups:
-    check_is_fitted(transformer)
+    """Return one group per raw field, each column as its position and name in the output of a preprocessing."""
+    try:
+        check_is_fitted(transformer)
+    except NotFittedError as error:
+        raise EvidenceError(
+            f"groups must be a fitted preprocessing, and this {type(transformer).__name__} is not fitted, so that its "
+            "columns are not known; fit a copy on all rows, as in groups=clone(prepare).fit(X), also where "
+            "cross-validation fits the one in a Pipeline on some of them"
+        ) from error
     names = getattr(transformer, "feature_names_in_", None)
     fields = [f"x{j}" for j in range(transformer.n_features_in_)] if names is None else [str(name) for name in names]
     origins = claim_origins(transformer, fields)
     columns = output_names(transformer, len(origins))
     position = {column: j for j, column in enumerate(columns)}
     groups = raw_origin_groups(columns, origins)
-    return tuple(tuple(position[column] for column in members) for members in groups.values())
+    return tuple(tuple((position[column], column) for column in members) for members in groups.values())
+
+
+def _resolve_traced(groups: Groups, n_columns: int, names: Sequence[str] | None) -> list[list[int | str]]:
+    """Return groups in which the columns of a traced preprocessing are found in the rows, by name if they have names.
+
+    Rows of a part of the data may lack columns, of categories that are not in it; they must not have others.
+    """
+    traced = {member[1] for members in groups for member in members if isinstance(member, tuple)}
+    by_name = names is not None and not traced.isdisjoint(names)
+    if traced and not by_name and n_columns != len(traced):
+        raise EvidenceError(
+            f"the preprocessing that the groups were traced from makes {len(traced)} columns, and the rows have "
+            f"{n_columns}, without its names for them; let the preprocessing in the Pipeline name its columns, by "
+            "set_output(transform='pandas')"
+        )
+    unknown = [name for name in names or () if name not in traced] if by_name else []
+    if unknown:
+        raise EvidenceError(
+            f"the rows have the column {unknown[0]!r}, which the preprocessing that the groups were traced from does "
+            "not make; fit that preprocessing on all rows"
+        )
+    found: list[list[int | str]] = []
+    for members in groups:
+        places = [member[by_name] if isinstance(member, tuple) else member for member in members]
+        found.append([place for place in places if not by_name or place in (names or ())])
+    return found
 
 
 def _plain_baseline(baseline: Any) -> str | tuple[float, ...]:
@@ -241,7 +286,7 @@ def _check_transformed(protocol: Protocol) -> None:
         )
 
 
-def _column_position(member: Member, n_columns: int, names: Sequence[str] | None) -> int:
+def _column_position(member: int | str, n_columns: int, names: Sequence[str] | None) -> int:
     if isinstance(member, str):
         if names is None:
             raise EvidenceError(
