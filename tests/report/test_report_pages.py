@@ -20,6 +20,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from small_audits import CLASSES, declared_model, small_audit, small_labels, whole_numbers
 
 import fragility as fg
@@ -222,6 +225,18 @@ def test_the_size_does_not_grow_with_the_rows() -> None:
     sizes = [(len(report.html), len(report.markdown), len(json.dumps(report.to_dict()))) for report in (few, large)]
     assert all(after < 1.35 * before for before, after in zip(*sizes, strict=True))
     assert max(max(size) for size in sizes) < 2_000_000
+
+
+def test_sets_of_unsure_predictions_may_be_larger_than_those_of_confident_ones_and_than_the_path() -> None:
+    X, y = fg.load_credit_g()
+    X = X.select_dtypes("number")
+    model = make_pipeline(StandardScaler(), LogisticRegression()).fit(X[:700], y[:700])
+    certs = fg.audit(model, X[700:760], fg.Protocol.fit(model, X[:700], depth=1), lattice=True)
+    sizes = [(cert.confidence, cert.smallest_size or 0) for cert in certs]
+    largest, surest = max(size for _, size in sizes), max(sizes)
+    assert largest > max(1, surest[1])
+    report = fg.Report.of(certs, min_confidence=surest[0])
+    assert f">{largest} groups<" in report.html and f"{largest} groups" in report.markdown
 
 
 def test_many_groups_and_classes_are_folded() -> None:

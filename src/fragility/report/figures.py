@@ -33,14 +33,14 @@ def show_shares(entries: Sequence[tuple[str, Share]], caption: str) -> Figure:
 # --- k* and collapse ----------------------------------------------------------------------------------------
 
 
-def fold_budgets(numbers: SetNumbers) -> list[tuple[str, int]]:
+def fold_budgets(audit: AuditNumbers, numbers: SetNumbers) -> list[tuple[str, int]]:
     """Return (how many groups, predictions) with long tails folded, by the fewest groups known to flip them.
 
-    The last entry is for those of which no failing set is known.
+    The steps are those of all predictions, whichever of them are counted. The last entry is for those of which no
+    failing set is known.
     """
-    steps = list(numbers.fewest)
-    while len(steps) > 1 and not steps[-1] and len(steps) > len(numbers.flips_at):
-        steps.pop()
+    last = max((k for k, count in enumerate(audit.everything.fewest, start=1) if count), default=1)
+    steps = list(numbers.fewest[: max(last, len(audit.everything.flips_at))])
     shown = [(str(k), count) for k, count in enumerate(steps[:SHOWN_STEPS], start=1)]
     if len(steps) > SHOWN_STEPS:
         shown = [*shown[:-1], (f"{SHOWN_STEPS}+", sum(steps[SHOWN_STEPS - 1 :]))]
@@ -58,8 +58,8 @@ def draw_budgets(audit: AuditNumbers) -> str:
     top, bottom = 40.0, 186.0
     sets = [("confident", audit.confident, ACCENT)] if audit.confident.rows else []
     sets.append(("all predictions", audit.everything, QUIET))
-    shares = [[count / numbers.rows for _, count in fold_budgets(numbers)] for _, numbers, _ in sets]
-    labels = [label for label, _ in fold_budgets(audit.everything)]
+    shares = [[count / numbers.rows for _, count in fold_budgets(audit, numbers)] for _, numbers, _ in sets]
+    labels = [label for label, _ in fold_budgets(audit, audit.everything)]
     y = Scale(0.0, max(0.1, *(value for each in shares for value in each)) * 1.08, bottom, top)
     slot = (RIGHT - LEFT) / len(labels)
     thick = min(slot * 0.8 / len(sets), 22.0)

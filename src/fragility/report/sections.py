@@ -244,9 +244,9 @@ def _show_within_classes(audit: AuditNumbers, shares: SegmentShares) -> Table:
 
 
 def _show_budgets(audit: AuditNumbers) -> Section:
-    everything, confident = figures.fold_budgets(audit.everything), figures.fold_budgets(audit.confident)
+    folded = (figures.fold_budgets(audit, numbers) for numbers in (audit.everything, audit.confident))
     rows = []
-    for (label, every), (_, sure) in zip(everything, confident, strict=True):
+    for (label, every), (_, sure) in zip(*folded, strict=True):
         name = {"none": figures.name_unflipped(audit), "1": "1 group"}.get(label, f"{label} groups")
         rows.append((name, write_part(sure, audit.confident.rows), write_part(every, audit.everything.rows)))
     table = Table("Predictions by the fewest groups known to flip them", ("flips after", "confident", "all"), rows)
