@@ -37,7 +37,6 @@ from fragility.files import parse_json
 from fragility.ids import IdSpan, check_same_rows, places_by_id, say_unlabelled
 from fragility.protocol import Protocol
 from fragility.saving import JsonFile
-from fragility.scores import CONFIDENT
 from fragility.stress.declaration import Stress
 from fragility.stress.labels import PROTOCOL_KEY, STRESS_KEY, BrittleLabels
 from fragility.text import BriefRepr
@@ -71,7 +70,7 @@ class LabelledRows(BriefRepr):
             )
 
     @classmethod
-    def of(cls, labels: BrittleLabels | pa.Table, min_confidence: float = 0.9) -> LabelledRows:
+    def of(cls, labels: BrittleLabels | pa.Table, min_confidence: float) -> LabelledRows:
         """Take labels from `label_brittle`, or from the table that `fragility stress --out` writes."""
         if isinstance(labels, BrittleLabels):
             return cls(
@@ -198,7 +197,7 @@ class ReviewPolicy(JsonFile, BriefRepr):
         confidence: float = 0.95,
         by: str = "exposure",
         segments: str | Mapping[Hashable, str] | None = None,
-        min_confidence: float = 0.9,
+        min_confidence: float | None = None,
     ) -> ReviewPolicy:
         """Choose the laxest threshold whose guarantee the labelled rows support.
 
@@ -214,8 +213,8 @@ class ReviewPolicy(JsonFile, BriefRepr):
             of the same kind.
         segments : ``"predicted"``, mapping from id to segment, or None
             A rule for each predicted class, or for each segment; the guarantee then holds in every one of them at once.
-        min_confidence : float, default=0.9
-            Which rows are confident, for a table of labels that does not say.
+        min_confidence : float, optional
+            Which rows are confident, for a table of labels that does not say; by default as the protocol declares.
 
         Returns
         -------
@@ -226,7 +225,7 @@ class ReviewPolicy(JsonFile, BriefRepr):
             if not is_number(value) or not 0 < value < 1:
                 raise DataError(f"{name} must lie between 0 and 1, such as 0.02, got {value!r}")
         scores, claims = certs.score(by, partial=True), certs.claims
-        rows = LabelledRows.of(labels, min_confidence)
+        rows = LabelledRows.of(labels, certs.confident_from(min_confidence))
         rows.check_made_under(certs.protocol)
         place, missing = places_by_id(claims.ids, rows.ids)
         if missing:
@@ -241,7 +240,7 @@ class ReviewPolicy(JsonFile, BriefRepr):
                 ),
             )
         unscored = confident & np.isnan(scores)
-        _check_unscored(int(unscored.sum()), int(confident.sum()), rows.min_confidence, by)
+        _check_unscored(int(unscored.sum()), int(confident.sum()), rows.min_confidence, certs.confident_from(), by)
         confident &= ~unscored
         names = _segment_names(certs, segments)
         parts = [None] if names is None else sorted(set(names[confident]))
@@ -506,18 +505,18 @@ def _count_rows_needed(
     return math.ceil(high / share)
 
 
-def _check_unscored(unscored: int, confident: int, min_confidence: float, by: str) -> None:
+def _check_unscored(unscored: int, confident: int, min_confidence: float, assessed_from: float, by: str) -> None:
     """Refuse rows that lack the score unless those that have it are as good as drawn at random."""
     every = Advice("audit with modes=True", "audit with --modes")
     if unscored == confident:
         raise DataError(f"none of the {confident} labelled confident rows has a figure for {name_score(by)}: ", every)
-    if unscored and min_confidence < CONFIDENT:
+    if unscored and min_confidence < assessed_from:
         raise DataError(
             f"{unscored} of the {confident} labelled confident rows have no figure for {name_score(by)}, and the "
-            f"others are no random part of them: only rows of at least {CONFIDENT:.0%} confidence have one, and the "
-            f"labels call {min_confidence:.0%} confident; ",
+            f"others are no random part of them: only rows of at least {assessed_from:.0%} confidence have one, and "
+            f"the labels call {min_confidence:.0%} confident; ",
             every,
-            f" for every row, or label with a limit of {CONFIDENT:g}",
+            f" for every row, or label with a limit of {assessed_from:g}",
         )
 
 

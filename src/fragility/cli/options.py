@@ -61,9 +61,6 @@ RowRange = Annotated[str | None, option("--rows N|A:B", "Only the first N rows, 
 Trust = Annotated[
     bool, option("--trust", "Load files that can run code when opened (.joblib, .pkl, unknown types in .skops).")
 ]
-ConfidentFrom = Annotated[
-    float, option("--min-confidence C", "Where a prediction counts as confident.", min=0.0, max=1.0)
-]
 MinConfidence = Annotated[
     float | None,
     option("--min-confidence C", "Where a prediction counts as confident. (default: as audited)", min=0.0, max=1.0),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import fragility as fg
-from fragility.cli.options import ConfidentFrom, DirArgument, RankedBy, option
+from fragility.cli.options import DirArgument, MinConfidence, RankedBy, option
 from fragility.cli.outputs import draw, plan_files
 from fragility.cli.reading import take_given
 from fragility.cli.tables import read_stress_labels
@@ -28,7 +28,7 @@ def policy(
     ] = 0.95,
     by: RankedBy = "exposure",
     per_class: Annotated[bool, option("--per-class", "A rule for each predicted class; all hold at once.")] = False,
-    min_confidence: ConfidentFrom = 0.9,
+    min_confidence: MinConfidence = None,
     out_file: Annotated[Path | None, option("--out FILE", "Write the policy as JSON.")] = None,
     picture: Annotated[Path | None, option("--picture FILE", "Draw the policy (.png, .svg, .pdf).")] = None,
 ) -> None:

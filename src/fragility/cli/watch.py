@@ -70,7 +70,7 @@ def watch(
         float, option("--allowance SHARE", "How far a share may move from the reference without an alarm.", min=0.0)
     ] = 0.0,
     window: Annotated[int, option("--window DAYS", "The last days from which current rates are taken.", min=1)] = 7,
-    min_confidence: opt.ConfidentFrom = 0.9,
+    min_confidence: opt.MinConfidence = None,
     out_files: Annotated[
         list[Path] | None,
         option(

@@ -128,7 +128,7 @@ class FragilityMapDisplay(Display):
     score: np.ndarray
     flip_budget: np.ndarray
     flipped: np.ndarray
-    min_confidence: float = 0.9
+    min_confidence: float
     threshold: float = float("nan")
     by: str = "exposure"
 
@@ -137,7 +137,7 @@ class FragilityMapDisplay(Display):
         cls,
         certs: Certificates,
         *,
-        min_confidence: float = 0.9,
+        min_confidence: float | None = None,
         share: float = 0.2,
         by: str = "exposure",
         ax: Axes | None = None,
@@ -148,8 +148,8 @@ class FragilityMapDisplay(Display):
         ----------
         certs : Certificates
             What was audited.
-        min_confidence : float, default=0.9
-            Where confident begins.
+        min_confidence : float, optional
+            Where confident begins; by default as the protocol declares.
         share : float, default=0.2
             The most fragile share of the confident predictions, which the corner holds.
         by : str, default="exposure"
@@ -167,6 +167,7 @@ class FragilityMapDisplay(Display):
         table = certs.to_arrow()
         confidence, flip_budget, flipped = (table[name].to_numpy() for name in ("confidence", "flip_budget", "flipped"))
         score = certs.score(by)
+        min_confidence = certs.confident_from(min_confidence)
         confident = score[confidence >= min_confidence]
         threshold = float(np.quantile(confident, 1.0 - share)) if len(confident) else float("nan")
         return cls(confidence, score, flip_budget, flipped, min_confidence, threshold, by).plot(ax)

@@ -36,7 +36,7 @@ from fragility.gate.rules import MEASURES, PREDICTED, Rule, parse_rules, write_r
 from fragility.gate.scales import ENTRIES, check_scales, check_written_for, read_scales
 from fragility.gate.verdicts import GateResult, Outcome, Verdict
 from fragility.policy import LabelledRows
-from fragility.scores import CONFIDENT, EARLY
+from fragility.scores import EARLY
 from fragility.stress.labels import BrittleLabels
 from fragility.text import BriefRepr
 
@@ -56,8 +56,8 @@ class Gate(BriefRepr):
         What is checked.
     confidence : float, default=0.95
         The level at which all verdicts hold together.
-    min_confidence : float, default=0.9
-        Where a prediction counts as confident.
+    min_confidence : float, optional
+        Where a prediction counts as confident; by default as the protocol of the audit declares.
     written_for : mapping of str to str
         Entries of the protocol that the limits depend on, as the audits have them that the rules were written for; an
         audit with other entries is refused. Empty: nothing is known, and nothing refused.
@@ -83,7 +83,7 @@ class Gate(BriefRepr):
 
     rules: tuple[Rule, ...]
     confidence: float = 0.95
-    min_confidence: float = CONFIDENT
+    min_confidence: float | None = None
     written_for: Mapping[str, str] = field(default_factory=dict)
     derived_from: tuple[str, ...] = ()
 
@@ -94,6 +94,8 @@ class Gate(BriefRepr):
             raise DataError(f"rules are written for entries among {', '.join(ENTRIES)}; got {unknown[0]!r:.80}")
         for name in ("confidence", "min_confidence"):
             value = getattr(self, name)
+            if name == "min_confidence" and value is None:
+                continue
             if not is_number(value) or not 0.0 <= value < 1.0:
                 raise DataError(f"{name} of a gate must be at least 0 and below 1, got {value!r:.80}")
 
@@ -138,7 +140,8 @@ class Gate(BriefRepr):
         Path
             The file written.
         """
-        settings: dict[str, Any] = {"confidence": self.confidence, "min_confidence": self.min_confidence}
+        settings: dict[str, Any] = {"confidence": self.confidence}
+        settings |= {} if self.min_confidence is None else {"min_confidence": self.min_confidence}
         settings |= {"derived_from": list(self.derived_from)} if self.derived_from else {}
         write_text(path, write_rules(self.rules, settings, self.written_for, heading))
         return Path(path)
@@ -244,9 +247,13 @@ class Gate(BriefRepr):
         DataError
             A rule needs what was not given, the audits ask different questions, or two are of one model.
         """
-        new, old = self._gather(audit, rows, labels, stress), []
+        opened = _open_retrained(audit)
+        earlier_audits = [] if against is None else _open_retrained(against)
+        least = self._confident_from([*opened, *earlier_audits])
+        new, old = _gather(opened, rows, labels, stress, least), []
         if against is not None:
-            old = self._gather(against, rows, labels if labels_against is None else labels_against, stress_against)
+            own_labels = labels if labels_against is None else labels_against
+            old = _gather(earlier_audits, rows, own_labels, stress_against, least)
         if old and all(rule.allowance is None for rule in self.rules):
             raise DataError(
                 "an earlier audit was given, and no rule compares with one; declare a rule with an allowance, or leave "
@@ -269,8 +276,8 @@ class Gate(BriefRepr):
             for one in audits[1:]:
                 check_scales(rule, audits[0].audit, one.audit)
                 _check_same_stress(rule, audits[0], one)
-            counted = choose_counting(rule, audits, self.min_confidence)
-            estimators = [prepare_estimator(rule, one, self.min_confidence, counted) for one in audits]
+            counted = choose_counting(rule, audits, least)
+            estimators = [prepare_estimator(rule, one, least, counted) for one in audits]
             planned.append((rule, counted, estimators, cut_into_segments(rule.by, audits)))
         comparisons = sum(len(segments[0].names) for *_, segments in planned)
         level = 1.0 - (1.0 - self.confidence) / comparisons
@@ -287,17 +294,29 @@ class Gate(BriefRepr):
         from_itself = any(one.audit.manifest.root_digest in self.derived_from for one in new)
         return GateResult(tuple(verdicts), self.confidence, models, earlier, stability, from_itself)
 
-    def _gather(self, audits: Any, rows: Any, labels: Any, stress: Any) -> list[AuditEvidence]:
-        """Return the audits of one side, each with what else is known of its rows."""
-        opened = _open_retrained(audits)
-        listed = [stress] * len(opened) if stress is None else _list(stress, BrittleLabels | pa.Table)
-        if len(listed) != len(opened):
+    def _confident_from(self, audits: Sequence[Audit]) -> float:
+        """Return where confident begins: as the gate declares, else as all audits do."""
+        if self.min_confidence is not None:
+            return self.min_confidence
+        declared = [one.protocol.min_confidence for one in audits]
+        other = next((level for level in declared if level != declared[0]), None)
+        if other is not None:
             raise DataError(
-                f"held-out labels are of one model, so each audit needs its own; got {len(listed)} for {len(opened)} "
-                "audits"
+                f"the audits call other predictions confident, from {declared[0]:g} and from {other:g} on; declare "
+                "min_confidence in the rules, or audit under one protocol"
             )
-        labelled = [None if one is None else LabelledRows.of(one, self.min_confidence) for one in listed]
-        return [AuditEvidence(one, rows, labels, own) for one, own in zip(opened, labelled, strict=True)]
+        return declared[0]
+
+
+def _gather(audits: Sequence[Audit], rows: Any, labels: Any, stress: Any, least: float) -> list[AuditEvidence]:
+    """Return the audits of one side, each with what else is known of its rows."""
+    listed = [stress] * len(audits) if stress is None else _list(stress, BrittleLabels | pa.Table)
+    if len(listed) != len(audits):
+        raise DataError(
+            f"held-out labels are of one model, so each audit needs its own; got {len(listed)} for {len(audits)} audits"
+        )
+    labelled = [None if one is None else LabelledRows.of(one, least) for one in listed]
+    return [AuditEvidence(one, rows, labels, own) for one, own in zip(audits, labelled, strict=True)]
 
 
 def _list(given: Any, kind: Any) -> list[Any]:

@@ -1,7 +1,7 @@
 """Rules: what an audit must show to pass a gate, and the TOML file that declares them.
 
 confidence = 0.95          # of all verdicts together
-min_confidence = 0.9       # where a prediction counts as confident
+min_confidence = 0.9       # where a prediction counts as confident; without it, as the audit's protocol declares
 
 [written_for]              # optional: entries of the protocol that the limits depend on; `gate init` writes them
 baseline = "typical"

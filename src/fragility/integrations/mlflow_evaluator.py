@@ -32,7 +32,6 @@ from fragility.models.mlmodel import PYFUNC
 from fragility.models.signature import Signature, read_signature
 from fragility.protocol import Protocol
 from fragility.report import Report, verify_command
-from fragility.scores import CONFIDENT
 from fragility.stress.declaration import Stress
 from fragility.stress.labels import label_brittle
 from fragility.stress.stressors import Donor
@@ -61,7 +60,7 @@ class EvaluatorSettings:
     stress: Any = None  # True, a severity, a Stress or its plain form
     rules: Any = None  # a Gate or its file
     against: Any = None  # an earlier audit, or those of several retrained models, for rules with an allowance
-    min_confidence: float = CONFIDENT
+    min_confidence: float | None = None  # where confident begins; by default as the protocol declares
     by: Any = ()  # columns to cut predictions by, in the report
     show_values: bool = False  # of the most fragile cases, in the report
 
@@ -78,8 +77,9 @@ class EvaluatorSettings:
             for one in value if name == "against" and isinstance(value, (list, tuple)) else [value]:
                 if one is not None and not isinstance(one, (kind, str, os.PathLike)):
                     raise DataError(f"{name!r} must be a path or of type {kind.__name__}, got {type(one).__name__}")
-        if not is_number(settings.min_confidence) or not 0.0 <= settings.min_confidence <= 1.0:
-            raise DataError(f"'min_confidence' must lie within 0 and 1, got {settings.min_confidence!r:.80}")
+        least = settings.min_confidence
+        if least is not None and (not is_number(least) or not 0.0 <= least <= 1.0):
+            raise DataError(f"'min_confidence' must lie within 0 and 1, got {least!r:.80}")
         if (settings.protocol is None) == (settings.train is None):
             given = "neither" if settings.protocol is None else "both"
             raise DataError(
@@ -111,15 +111,21 @@ class EvaluatorSettings:
             rows = rows.drop(columns=target)
         return rows
 
-    def declare_stress(self) -> Stress | None:
-        """Return the held-out stress; None if it is not asked for."""
+    def declare_stress(self, protocol: Protocol | None = None) -> Stress | None:
+        """Return the held-out stress; None if it is not asked for.
+
+        protocol: says where confident begins, if the settings do not; without it the stress is only read.
+        """
         if self.stress is None or self.stress is False:
             return None
         if isinstance(self.stress, Stress):
             return self.stress
         if self.stress is True or is_number(self.stress):
             declared = Stress() if self.stress is True else Stress.at(self.stress)
-            return replace(declared, tau_confidence=self.min_confidence)
+            least = self.min_confidence
+            if least is None and protocol is not None:
+                least = protocol.min_confidence
+            return declared if least is None else replace(declared, tau_confidence=least)
         try:
             return Stress.from_dict(self.stress)
         except FragilityError:
@@ -177,10 +183,11 @@ class FragilityEvaluator(ModelEvaluator):
                 "the evaluator 'fragility' asks the model about other rows, so predictions alone do not do; give "
                 "mlflow.models.evaluate the model"
             )
-        gate, stress = settings.declare_gate(), settings.declare_stress()
+        gate, _ = settings.declare_gate(), settings.declare_stress()  # refused before the model is opened
         address = find_address(getattr(model, "metadata", None))
         wrapped = unwrap_model(model, address, settings.classes, settings.output)
         protocol = settings.declare_protocol(wrapped, dataset.targets_name)
+        stress = settings.declare_stress(protocol)
         rows, ids = _take_rows(dataset, settings.ids)
         certs = audit(
             wrapped, rows, protocol, ids=ids, engine=settings.engine, lattice=settings.lattice, rates=settings.rates,

@@ -96,7 +96,9 @@ class Desk:
         return name
 
     def view(self, query: str) -> View:
-        return View.from_address(query).with_default_budget(query, "20" if self.cases.policy is None else "policy")
+        return View.from_address(query, self.cases.protocol.min_confidence).with_default_budget(
+            query, "20" if self.cases.policy is None else "policy"
+        )
 
     def frame(self, request: Request, title: str, view: View | None = None, tab: str = "", **more: Any) -> pages.Frame:
         written = "" if view is None else view.address(page=1)

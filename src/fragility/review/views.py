@@ -49,6 +49,7 @@ class View:
     hours: float = 1.0  # with rate, for the budget "time"
     rate: float = 20.0
     confident: float = CONFIDENT
+    declared: float = CONFIDENT  # where the protocol says that confident begins; never in the address
     label: str | None = None
     k: str = ""
     group: str | None = None
@@ -64,8 +65,8 @@ class View:
     stay: bool = False  # on the case after deciding about it
 
     @classmethod
-    def from_address(cls, query: str) -> View:
-        """Return the view that a query string asks for."""
+    def from_address(cls, query: str, declared: float = CONFIDENT) -> View:
+        """Return the view that a query string asks for; declared: where confident begins if it does not say."""
         try:
             words = parse_qs(query, keep_blank_values=True, max_num_fields=MOST_WORDS)
         except ValueError as error:
@@ -81,7 +82,8 @@ class View:
             budget=_one_of(given, "budget", BUDGETS, "20"),
             hours=_number(given, "hours", 1.0, 0.0, 10_000.0),
             rate=_number(given, "rate", 20.0, 0.0, 100_000.0),
-            confident=_number(given, "confident", CONFIDENT, 0.0, 1.0),
+            confident=_number(given, "confident", declared, 0.0, 1.0),
+            declared=declared,
             label=_name(given, "label"),
             k=_one_of(given, "k", FLIPS, ""),
             group=_name(given, "group"),
@@ -104,9 +106,11 @@ class View:
     def words(self, **changes: Any) -> list[tuple[str, str]]:
         """Return the names and values of that query string."""
         view = replace(self, **changes)
-        plain = View()
+        plain = View(confident=self.declared)
         words: list[tuple[str, str]] = []
         for each in fields(view):
+            if each.name == "declared":
+                continue
             value = getattr(view, each.name)
             if each.name == "where":
                 words += [pair for name, wanted in value for pair in (("field", write_name(name)), ("value", wanted))]

@@ -16,7 +16,6 @@ from fragility.certificates import Audit, open_audit
 from fragility.errors import Advice, DataError
 from fragility.protocol import Protocol
 from fragility.reliability.outcomes import FailureProbability
-from fragility.scores import CONFIDENT
 from fragility.watching.events import EPOCH, STATES, EventLayout, LateDecisions, cut_by_day
 from fragility.watching.findings import Alarm, ExpectedLoss, Figure, GroupLoss, Watched
 from fragility.watching.following import LOOK_ROWS, DayTally, Episode, Follower, FollowSettings, Reference, sum_days
@@ -50,7 +49,7 @@ def watch(
     horizon: int = HORIZON,
     allowance: float = 0.0,
     window: int = WINDOW,
-    min_confidence: float = CONFIDENT,
+    min_confidence: float | None = None,
 ) -> WatchResult:
     """Say what happened to decisions and their evidence over time, with alarms that hold however often one looks.
 
@@ -84,8 +83,8 @@ def watch(
         How far a share or mean may move from the reference without an alarm.
     window : int, default=7
         The last days from which current rates are taken.
-    min_confidence : float, default=0.9
-        Where a decision counts as confident.
+    min_confidence : float, optional
+        Where a decision counts as confident; by default as the protocol declares, of dated audits that of the first.
 
     Returns
     -------
@@ -116,6 +115,8 @@ def watch(
     """
     _check_settings(alpha, horizon, allowance, window, reference_days, min_confidence)
     opened, said = _open_source(source, dates, time, model, protocol)
+    if min_confidence is None:
+        min_confidence = opened.protocol.min_confidence
     layout = opened.layout
     settings = FollowSettings(
         alpha=alpha,
@@ -210,7 +211,12 @@ def _tell_late(late: LateDecisions) -> list[str]:
 
 
 def _check_settings(
-    alpha: float, horizon: int, allowance: float, window: int, reference_days: int | None, min_confidence: float
+    alpha: float,
+    horizon: int,
+    allowance: float,
+    window: int,
+    reference_days: int | None,
+    min_confidence: float | None,
 ) -> None:
     whole = {"horizon": horizon, "window": window, "reference_days": 1 if reference_days is None else reference_days}
     for name, value in whole.items():
@@ -219,7 +225,7 @@ def _check_settings(
     if not is_number(alpha) or not 0.0 < alpha < 1.0:
         raise DataError(f"alpha must lie between 0 and 1, got {alpha!r:.80}")
     for name, share in {"allowance": allowance, "min_confidence": min_confidence}.items():
-        if not is_number(share) or not 0.0 <= share < 1.0:
+        if share is not None and (not is_number(share) or not 0.0 <= share < 1.0):
             raise DataError(f"{name} must be at least 0 and below 1, got {share!r:.80}")
 
 
