@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from fnmatch import fnmatch
+from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -75,6 +75,15 @@ def kind_of_file(name: str) -> str | None:
     return next((kind for suffix, kind in KINDS.items() if name.lower().endswith(suffix)), None)
 
 
+def _match_steps(path: Sequence[str], pattern: Sequence[str]) -> bool:
+    """Whether the steps of a path fit those of a pattern, as `glob.glob` says: only ** stands for several steps."""
+    if not pattern:
+        return not path
+    if pattern[0] == "**":
+        return any(_match_steps(path[place:], pattern[1:]) for place in range(len(path) + 1))
+    return bool(path) and fnmatchcase(path[0], pattern[0]) and _match_steps(path[1:], pattern[1:])
+
+
 def find_files(
     source: str | os.PathLike[str], filesystem: arrow_fs.FileSystem | None = None
 ) -> tuple[arrow_fs.FileSystem, tuple[SourceFile, ...]]:
@@ -101,7 +110,7 @@ def find_files(
             infos = where.get_file_info(sorted(glob.glob(path, recursive=True)))
         elif wild:
             inside = where.get_file_info(arrow_fs.FileSelector(root, recursive=True, allow_not_found=True))
-            infos = [info for info in inside if fnmatch(info.path, path)]
+            infos = [info for info in inside if _match_steps(info.path.split("/"), steps)]
         else:
             info = where.get_file_info(path)
             if info.type == arrow_fs.FileType.NotFound:

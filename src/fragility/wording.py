@@ -83,7 +83,10 @@ GLOSSARY = {
         "most exposed confident predictions of tree ensembles and linear models are searched."
     ),
     "collapse": "The share of the margin that is lost: 0% on the full record, 100% once the prediction has flipped.",
-    "RCMA": "Normalised margin-collapse area: the mean collapse along the path. The targeted loss.",
+    "RCMA": (
+        "Normalised margin-collapse area: the mean collapse along the path, the full record included, so at most "
+        "K / (K + 1) with K removals. The targeted loss."
+    ),
     "independent loss": "The shares of the margin that each group takes when it fails alone, added up.",
     "common loss": "The mean collapse while all evidence fades together, over the severities.",
     "lambda*": (

@@ -126,6 +126,27 @@ def test_the_size_of_the_parts_changes_nothing_but_the_files(
     assert pa.concat_tables(stored.batches()).equals(whole.table)
 
 
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    {
+        "*.csv": ["a.csv"],
+        "day*/*.csv": ["day1/b.csv"],
+        "**/*.csv": ["a.csv", "day1/b.csv", "day1/late/c.csv"],
+        "day1/**/[bc].csv": ["day1/b.csv", "day1/late/c.csv"],
+    }.items(),
+)
+def test_a_pattern_names_the_same_files_on_disk_and_in_an_object_store(tmp_path, pattern, names):
+    from fragility.formats import find_files
+
+    for name in ("a.csv", "day1/b.csv", "day1/late/c.csv"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x\n1\n")
+    stored = arrow_fs.SubTreeFileSystem(str(tmp_path), arrow_fs.LocalFileSystem())
+    there = [file.path for file in find_files(pattern, stored)[1]]
+    here = [os.path.relpath(file.path, tmp_path) for file in find_files(tmp_path / pattern)[1]]
+    assert there == here == names
+
+
 def test_folders_patterns_and_other_file_systems(case, rows, protocol, certs, tmp_path) -> None:
     home = tmp_path / "rows" / "2026"
     home.mkdir(parents=True)

@@ -27,8 +27,8 @@ from fragility.protocol import Protocol
 PUBLIC = [
     "id", "predicted", "confidence", "margin", "flip_budget", "flipped", "rcma", "fds",
     "exposure", "independent_loss", "common_loss", "lambda_attenuate_all", "lambda_attenuate_top1",
-    "path", "path_margin", "path_predicted", "path_collapse", "fade_margin", "one_step_drop", "already_missing",
-    "digest",
+    "path", "path_margin", "path_predicted", "path_collapse", "fade_margin", "one_step_drop",
+    "one_step_confidence_drop", "already_missing", "digest",
 ]  # fmt: skip
 
 

@@ -633,6 +633,14 @@ def test_fields_that_a_group_map_does_not_list_are_groups_of_their_own(mixed, sp
     assert sorted(columns) == sorted(column.name for column in some.columns)  # none left out, none twice
 
 
+def test_a_merged_group_does_not_take_the_name_of_a_field() -> None:
+    first = np.random.default_rng(0).normal(size=60)
+    frame = pd.DataFrame({"a": first, "b": 2 * first, "a+b": np.roll(first, 7) ** 2})
+    pipeline = make_pipeline(StandardScaler(), LogisticRegression()).fit(frame, first > 0)
+    protocol = Protocol.fit(pipeline, frame, groups="merged", merge_threshold=0.95)
+    assert {group.name: len(group.columns) for group in protocol.groups} == {"a+b (merged)": 2, "a+b": 1}
+
+
 def test_merged_groups_join_what_goes_together(mixed) -> None:
     _, X = mixed
     y = split("credit_g").y_train

@@ -24,7 +24,6 @@ from fragility.certificates.blocks import BlockDeclaration
 from fragility.certificates.certificate import Certificate
 from fragility.certificates.choice import RowChoice, compare_ids
 from fragility.certificates.claims import (
-    PER_STEP,
     Claims,
     context_digest,
     digest_from_text,
@@ -366,7 +365,7 @@ class Certificates(Audit):
         pandas.DataFrame
             One row per prediction.
         """
-        return self._public_table().to_pandas()
+        return self.table.to_pandas()
 
     def to_polars(self) -> Any:
         """Return the table for polars, which must be installed.
@@ -380,10 +379,7 @@ class Certificates(Audit):
             raise CertificateError(lacking)
         import polars
 
-        return polars.from_arrow(self._public_table())
-
-    def _public_table(self) -> pa.Table:
-        return self.table.drop_columns(list(PER_STEP[-1:])) if self.extent == "full" else self.table
+        return polars.from_arrow(self.table)
 
     def __repr__(self) -> str:
         opening = f"{len(self)} certificates of {self.manifest.model.kind}"

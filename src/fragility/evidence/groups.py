@@ -141,7 +141,14 @@ def merged_fields(frame: pd.DataFrame, kinds: Mapping[str, Kind], threshold: flo
     for a, b in itertools.combinations(kinds, 2):
         if not blocks.connected(a, b) and association(frame[a], kinds[a], frame[b], kinds[b]) >= threshold:
             blocks.merge(a, b)
-    return {name: "+".join(other for other in kinds if other in blocks.subset(name)) for name in kinds}
+    named, taken = dict[str, str](), set(kinds)
+    for members in ([name for name in kinds if name in block] for block in blocks.subsets()):
+        block = "+".join(members)
+        while len(members) > 1 and block in taken:  # a field, or another block, is called so
+            block += " (merged)"
+        taken.add(block)
+        named |= dict.fromkeys(members, block)
+    return {name: named[name] for name in kinds}
 
 
 def association(a: pd.Series, kind_a: Kind, b: pd.Series, kind_b: Kind) -> float:
