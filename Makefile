@@ -1,6 +1,6 @@
 # Every target sets up .venv by itself, with nothing but Python 3.11 or newer and pip.
 #   make demo    train, audit and explain a model on the bundled credit data
-#   make test    the tests but for the slow ones (TESTS=tests/cli for some of them)
+#   make test    the tests but for the slow ones and most guide pages (TESTS=tests/cli for some)
 
 # The first interpreter on this machine that is new enough; override with `make PYTHON=python3.13 ...`.
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
@@ -26,8 +26,8 @@ setup-browser:  ## Debian's chromium and its driver, for the tests of the review
 demo: $(VENV)/.installed  ## train, audit, explain; writes demo-audit/
 	$(BIN)/fragility demo
 
-test: $(VENV)/.installed-dev  ## the tests, but for those marked slow
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow" $(TESTS)
+test: $(VENV)/.installed-dev  ## the tests, but for the slow ones and most pages of the guide
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow and not docs" $(TESTS)
 
 test-all: $(VENV)/.installed-dev  ## the whole test suite
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(COVER) $(TESTS)
@@ -50,10 +50,11 @@ bench: $(VENV)/.installed-dev  ## what certificates cost (needs FRAGILITY_DATA);
 	$(BIN)/python benchmarks/blackbox.py
 	$(BIN)/python benchmarks/engines.py
 
-docs: $(VENV)/.installed-dev  ## build the site into docs/_build/html; a warning or a broken link fails
+docs: $(VENV)/.installed-dev  ## build the site into docs/_build/html, and run the guide's pages that `make test` leaves out
 	rm -rf docs/_build docs/api/generated
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --nitpicky docs docs/_build/html
 	$(BIN)/python docs/check_links.py docs/_build/html
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m docs tests/test_docs.py
 
 clean:  ## remove the environment, the site and what the demo wrote
 	rm -rf $(VENV) demo-audit build dist docs/_build docs/auto_examples docs/more docs/api/generated docs/api/backreferences

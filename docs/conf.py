@@ -6,9 +6,10 @@ import shutil
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))  # class_pages and gallery_order, beside this file
+sys.path.insert(0, str(Path(__file__).parent))  # class_pages, command_pages and gallery_order, beside this file
 
 import class_pages
+import command_pages
 
 import fragility
 
@@ -115,6 +116,12 @@ def link_within_the_site(app, docname, source):
     source[0] = re.sub(r"\]\((?!\w+:)([^)#\s]+)", relink, source[0])
 
 
+def describe_commands(app, docname, source):
+    """Put the commands' own help in the place of its marker."""
+    if command_pages.MARKER in source[0]:
+        source[0] = source[0].replace(command_pages.MARKER, command_pages.describe_commands())
+
+
 def plain_defaults(app, what, name, obj, options, signature, return_annotation):
     """Write a dataclass's defaults as one would type them."""
     if signature is None:
@@ -123,5 +130,6 @@ def plain_defaults(app, what, name, obj, options, signature, return_annotation):
 
 
 def setup(app):
+    app.connect("source-read", describe_commands)
     app.connect("source-read", link_within_the_site)
     app.connect("autodoc-process-signature", plain_defaults)

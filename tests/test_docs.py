@@ -1,25 +1,27 @@
 """The documentation is run: every Python and shell block of README and docs/guide, and every option is described.
 
 Blocks of one page run in order, in one temporary folder and one namespace, as a reader would type them. Pages that
-refer to the model of the guide start with the block that makes it. A block of output holds what the Python block above
-it prints.
+refer to the model of the guide start with the block that makes it; `fragility demo` runs once, and the other pages get
+a copy of its folder. A block of output holds what the Python block above it prints. README and the core pages run with
+`make test`, the others with `make docs`.
 """
 
+import importlib.util
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import resolve_name
 
 import pytest
-import typer.main
 
 import fragility as fg
-from fragility.cli import app, main
+from fragility.cli import main
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs" / "guide").glob("*.md"))]
@@ -31,6 +33,8 @@ ALL_PAGES = [
     *sorted((REPOSITORY / "paper" / "pages").glob("*.md")),
 ]
 COMMAND_LINE = REPOSITORY / "docs" / "guide" / "command-line.md"
+CORE = {"README", "auditing", "command-line", "evaluate", "evidence-pack", "failure-modes"}  # these run in `make test`
+CORE |= {"protocol", "reliability", "report", "stability-intervals", "verifying"}
 SET_UP = REPOSITORY / "docs" / "guide" / "auditing.md"
 REFERENCE = "](auditing.md#the-model-of-this-guide)"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -61,11 +65,23 @@ def run_python(block: Block, namespace: dict, page: Path) -> None:
     exec(compile("\n" * (block.line - 1) + block.code, str(page), "exec"), namespace)
 
 
-def run_command(line: str) -> None:
+@pytest.fixture(scope="session")
+def demo_folder(tmp_path_factory) -> Path:
+    """The folder that `fragility demo` writes, made once."""
+    folder = tmp_path_factory.mktemp("demo") / "demo-audit"
+    with pytest.raises(SystemExit) as stop:
+        main(["demo", "--out", str(folder)])
+    assert stop.value.code in (0, None)
+    return folder
+
+
+def run_command(line: str, demo: Callable[[], Path]) -> None:
     words = shlex.split(line, comments=True)
     if not words:
         return
-    if words[0] == "fragility":
+    if words == ["fragility", "demo"]:
+        shutil.copytree(demo(), "demo-audit")
+    elif words[0] == "fragility":
         with pytest.raises(SystemExit) as stop:
             main(words[1:])
         expected = (1,) if line.endswith("# exit code 1") else (0, None)
@@ -82,10 +98,15 @@ def check_make_target(target: str) -> None:
 
 
 RUN_PAGES = [page for page in PAGES if any(block.language in RUNNABLE for block in blocks(page))]
+MARKED_PAGES = [pytest.param(p, marks=() if p.stem in CORE else pytest.mark.docs, id=name(p)) for p in RUN_PAGES]
 
 
-@pytest.mark.parametrize("page", RUN_PAGES, ids=name)
-def test_every_block_runs(page, tmp_path, monkeypatch, capsys):
+def test_the_core_pages_exist():
+    assert {page.stem for page in RUN_PAGES} >= CORE
+
+
+@pytest.mark.parametrize("page", MARKED_PAGES)
+def test_every_block_runs(page, tmp_path, monkeypatch, capsys, request):
     import matplotlib
 
     library = NEEDS.get(page.stem)
@@ -105,7 +126,7 @@ def test_every_block_runs(page, tmp_path, monkeypatch, capsys):
                 assert capsys.readouterr().out == block.code, f"{name(page)}, line {block.line}"
             elif block.language == "bash":
                 for line in block.code.replace("\\\n", " ").splitlines():
-                    run_command(line)
+                    run_command(line, lambda: request.getfixturevalue("demo_folder"))
         import matplotlib.pyplot as plt
 
         plt.close("all")
@@ -173,43 +194,48 @@ def test_every_public_name_and_module_that_is_named_exists(page):
     assert not unknown, f"{name(page)} names {unknown}"
 
 
-def leaf_commands(command, path=()):
-    """Yield (words, command) for every command that does something."""
-    if not hasattr(command, "list_commands"):
-        yield path, command
-        return
-    for word in command.list_commands(None):  # with those of installed extensions
-        yield from leaf_commands(command.get_command(None, word), (*path, word))
+def load_command_pages():
+    """Import docs/command_pages.py, which writes the site's page on the command line."""
+    spec = importlib.util.spec_from_file_location("command_pages", REPOSITORY / "docs" / "command_pages.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
-COMMANDS = typer.main.get_command(app)
-COMMANDS.load_extensions()
-LEAVES = dict(leaf_commands(COMMANDS))
+COMMAND_PAGES = load_command_pages()
+LEAVES = dict(COMMAND_PAGES.list_commands())
+DESCRIBED = COMMAND_PAGES.describe_commands()
 
 
 def section(words: tuple[str, ...]) -> str:
-    """The part of command-line.md under the heading of one command."""
-    text = COMMAND_LINE.read_text(encoding="utf-8")
-    heading = re.compile(rf"^## {re.escape(' '.join(words))}\b[^\n]*\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
-    found = heading.search(text)
-    assert found, f"docs/guide/command-line.md has no section '## {' '.join(words)}'"
+    """The part under the heading of one command of what the site adds to command-line.md."""
+    heading = re.compile(rf"^## {' '.join(words)}(?: [A-Z][^\n]*)?\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+    found = heading.search(DESCRIBED)
+    assert found, f"the site has no section '## {' '.join(words)}'"
     return found[1]
+
+
+def test_the_site_puts_the_commands_into_the_page_on_the_command_line():
+    assert COMMAND_LINE.read_text(encoding="utf-8").count(COMMAND_PAGES.MARKER) == 1
 
 
 @pytest.mark.parametrize("words", LEAVES, ids=" ".join)
 def test_every_option_is_documented(words):
     text = section(words)
-    options = [option for p in LEAVES[words].params for option in (*p.opts, *p.secondary_opts)]
-    missing = [o for o in options if o.startswith("-") and o not in ("-h", "--help") and f"`{o}" not in text]
-    assert not missing, f"docs/guide/command-line.md, section {' '.join(words)}: describe {missing}"
+    params = [param for param in LEAVES[words].params if "--help" not in param.opts]
+    names = [option for p in params for option in (*p.opts, *p.secondary_opts) if option.startswith("-")]
+    missing = [option for option in names if f"`{option}" not in text]
+    assert not missing, f"the section of {' '.join(words)} lacks {missing}"
+    silent = [param.opts for param in params if not param.help]
+    assert not silent, f"fragility {' '.join(words)}: say in its help what {silent} do"
 
 
 @pytest.mark.parametrize("words", LEAVES, ids=" ".join)
-def test_no_option_is_documented_that_does_not_exist(words):
+def test_the_examples_of_a_command_name_its_options(words):
     known = {option for p in LEAVES[words].params for option in (*p.opts, *p.secondary_opts)}
-    table = "\n".join(line.split("|")[1] for line in section(words).splitlines() if line.startswith("|"))
-    unknown = [option for option in re.findall(r"`(-{1,2}[a-z][a-z-]*)", table) if option not in known]
-    assert not unknown, f"fragility {' '.join(words)} has no {unknown}"
+    examples = re.findall(rf"^fragility {' '.join(words)} .*", section(words), re.MULTILINE)
+    named = {option for line in examples for option in re.findall(r"(?<= )--?[a-z][a-z-]*", line)}
+    assert named <= known, f"the help of fragility {' '.join(words)} names {sorted(named - known)}"
 
 
 FOREIGN = {"--cov", "--fail-on-warning"}  # options of other programs

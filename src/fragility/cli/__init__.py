@@ -1,7 +1,7 @@
 """The command line: parse, call, print.
 
-Nothing is computed in this package. To add a command, write a function whose docstring is its help, name it in
-COMMANDS, and describe every option in docs/guide/command-line.md (a test compares them).
+Nothing is computed in this package. To add a command, write a function whose docstring is its help, and name it in
+COMMANDS. The site's page on the command line is made from the help, so every option needs some (a test looks).
 A command imports what is slow to import (pandas, scikit-learn, the library itself) inside its functions, or takes it
 from the package's door, so that help and a mistyped option answer at once.
 Other packages add commands through `fragility.cli.group`.
