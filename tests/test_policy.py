@@ -225,23 +225,6 @@ def test_labels_of_another_protocol_are_refused_by_what_differs(labelled, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"format": "something"}, "expected a review policy of format"),
-        ({"rules": None}, "malformed"),
-        ({"rules": [{}]}, "lacks the field"),
-        ({"risk": "much"}, "malformed"),
-    ],
-)
-def test_a_malformed_file_is_one_sentence(labelled, tmp_path, change, message):
-    _, _, certs, labels = labelled
-    document = ReviewPolicy.fit(certs, labels, risk=0.3).to_dict()
-    (tmp_path / "policy.json").write_text(json.dumps({**document, **change}))
-    with pytest.raises(fg.DataError, match=message):
-        ReviewPolicy.load(tmp_path / "policy.json")
-
-
-@pytest.mark.parametrize(
     "wrong", [{"risk": 0}, {"risk": 2}, {"confidence": 1.0}, {"by": "beauty"}, {"segments": "region"}]
 )
 def test_wrong_settings_are_named(labelled, wrong):

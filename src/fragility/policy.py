@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -37,12 +37,13 @@ from fragility.files import parse_json
 from fragility.ids import IdSpan, check_same_rows, places_by_id, say_unlabelled
 from fragility.protocol import Protocol
 from fragility.saving import JsonFile
-from fragility.stress.declaration import Stress
+from fragility.schemas import Count, Limit, Share, read_document, show_value, write_document
+from fragility.stress.declaration import Stress, read_stress
 from fragility.stress.labels import PROTOCOL_KEY, STRESS_KEY, BrittleLabels
 from fragility.text import BriefRepr
 from fragility.wording import describe_guarantee, describe_rule, describe_unscored, name_score
 
-FORMAT = "fragility-policy/1"
+FORMAT, WHAT = "fragility-policy/1", "the review policy"
 STARTS = 5
 PREDICTED = "predicted"  # segments by predicted class
 State: TypeAlias = Literal["attained", "not attainable"]
@@ -117,26 +118,30 @@ class ReviewRule:
 
     segment: str | None  # None for a rule over all rows
     state: State  # not attainable with the labelled rows at hand: then every confident row is reviewed
-    threshold: float | None  # rows whose score lies below it go unreviewed; infinity reviews nothing
-    bound: float | None  # upper limit of the brittle rate among unreviewed rows, at the level tested
-    review_share: float  # share of the labelled confident rows that are to be reviewed
-    rows: int  # labelled confident rows
-    brittle: int
-    unreviewed: int  # rows below the threshold
-    unreviewed_brittle: int
+    threshold: Limit | None  # rows whose score lies below it go unreviewed; infinity reviews nothing
+    bound: Share | None  # upper limit of the brittle rate among unreviewed rows, at the level tested
+    review_share: Share  # share of the labelled confident rows that are to be reviewed
+    rows: Count  # labelled confident rows
+    brittle: Count
+    unreviewed: Count  # rows below the threshold
+    unreviewed_brittle: Count
     # If not attainable: how many labelled confident rows would do at the brittle rate observed among the lowest scores;
     # None if no number would.
-    rows_needed: int | None
+    rows_needed: Count | None
+
+    def __post_init__(self) -> None:
+        if (self.threshold is None) != (self.state == "not attainable"):
+            raise DataError(f"a rule that is {self.state} cannot have the threshold {show_value(self.threshold)}")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ReviewCurve(BriefRepr):
     """The effect of each threshold on the labelled rows: the picture of a rule. m thresholds, strictest first."""
 
-    threshold: tuple[float, ...]
-    review_share: tuple[float, ...]
-    brittle_rate: tuple[float, ...]  # among unreviewed rows
-    bound: tuple[float, ...]  # its upper limit at the level tested
+    threshold: tuple[Limit, ...]
+    review_share: tuple[Share, ...]
+    brittle_rate: tuple[Share, ...]  # among unreviewed rows
+    bound: tuple[Share, ...]  # its upper limit at the level tested
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -176,16 +181,16 @@ class ReviewPolicy(JsonFile, BriefRepr):
     _error = DataError
 
     by: str
-    risk: float
-    confidence: float
-    min_confidence: float
+    risk: Share
+    confidence: Share
+    min_confidence: Share
     segmented_by: str | None
     rules: tuple[ReviewRule, ...]
     curves: tuple[ReviewCurve, ...]
     protocol_digest: str
     model_fingerprint: str
     stress: Mapping[str, Any] | None
-    unscored: int = 0
+    unscored: Count = 0
 
     @classmethod
     def fit(
@@ -399,7 +404,7 @@ class ReviewPolicy(JsonFile, BriefRepr):
         dict
             The policy; infinity is the text ``inf``.
         """
-        return {"format": FORMAT, "guarantee": self.guarantee(), **_make_plain(asdict(self))}
+        return {"format": FORMAT, "guarantee": self.guarantee(), **write_document(self)}
 
     @classmethod
     def from_dict(cls, document: Any) -> ReviewPolicy:
@@ -415,30 +420,10 @@ class ReviewPolicy(JsonFile, BriefRepr):
         ReviewPolicy
             The policy.
         """
-        found = document.get("format") if isinstance(document, Mapping) else type(document).__name__
-        if found != FORMAT:
-            raise DataError(f"expected a review policy of format {FORMAT!r}, got {found!r}")
-        try:
-            return cls(
-                by=str(document["by"]),
-                risk=_read_share(document["risk"]),
-                confidence=_read_share(document["confidence"]),
-                min_confidence=_read_share(document["min_confidence"]),
-                rules=tuple(_read_rule(entry) for entry in document["rules"]),
-                curves=tuple(
-                    ReviewCurve(*(tuple(map(_read_number, entry[each.name])) for each in fields(ReviewCurve)))
-                    for entry in document["curves"]
-                ),
-                segmented_by=_read_name(document["segmented_by"]),
-                protocol_digest=str(document["protocol_digest"]),
-                model_fingerprint=str(document["model_fingerprint"]),
-                stress=None if document["stress"] is None else Stress.from_dict(document["stress"]).to_dict(),
-                unscored=_read_count(document["unscored"]),
-            )
-        except KeyError as error:
-            raise DataError(f"the review policy lacks the field {error.args[0]!r}") from error
-        except (TypeError, ValueError, OverflowError, ProtocolError) as error:
-            raise DataError(f"the review policy is malformed: {error}") from error
+        read = read_document(document, cls, WHAT, DataError, format=FORMAT, beside={"guarantee": str})
+        if read.stress is None:
+            return read
+        return replace(read, stress=read_stress(read.stress, WHAT, "stress").to_dict())
 
 
 def upper_limit(brittle: npt.ArrayLike, rows: npt.ArrayLike, level: float) -> Floats:
@@ -532,56 +517,3 @@ def _segment_names(certs: Certificates, segments: str | Mapping[Hashable, str] |
     if missing:
         raise DataError(f"segments lack {len(missing)} of {len(ids)} rows, for example row {missing[0]!r}")
     return np.array([str(segments[own]) for own in ids])
-
-
-def _make_plain(value: Any) -> Any:
-    """Return JSON values, with infinity as the text ``inf``."""
-    if isinstance(value, dict):
-        return {name: _make_plain(item) for name, item in value.items()}
-    if isinstance(value, tuple):
-        return [_make_plain(item) for item in value]
-    return "inf" if isinstance(value, float) and math.isinf(value) else value
-
-
-def _read_rule(entry: Mapping[str, Any]) -> ReviewRule:
-    state, threshold = entry["state"], entry["threshold"]
-    if state not in ("attained", "not attainable"):
-        raise ValueError(f"a rule's state is 'attained' or 'not attainable', got {state!r}")
-    if (threshold is None) != (state == "not attainable"):
-        raise ValueError(f"a rule that is {state} cannot have the threshold {threshold!r}")
-    counts = {name: _read_count(entry[name]) for name in ("rows", "brittle", "unreviewed", "unreviewed_brittle")}
-    return ReviewRule(
-        segment=_read_name(entry["segment"]),
-        state=state,
-        threshold=None if threshold is None else _read_number(threshold),
-        bound=None if entry["bound"] is None else _read_number(entry["bound"]),
-        review_share=_read_share(entry["review_share"]),
-        rows_needed=None if entry["rows_needed"] is None else _read_count(entry["rows_needed"]),
-        **counts,
-    )
-
-
-def _read_number(value: Any) -> float:
-    if value == "inf":
-        return math.inf
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise ValueError(f"a number was expected, got {value!r}")
-    return float(value)
-
-
-def _read_share(value: Any) -> float:
-    if not 0.0 <= _read_number(value) <= 1.0:
-        raise ValueError(f"a share from 0 to 1 was expected, got {value!r}")
-    return float(value)
-
-
-def _read_count(value: Any) -> int:
-    if type(value) is not int or not 0 <= value < 2**53:
-        raise ValueError(f"a count was expected, got {value!r}")
-    return value
-
-
-def _read_name(value: Any) -> str | None:
-    if value is not None and not isinstance(value, str):
-        raise ValueError(f"a name or null was expected, got {value!r}")
-    return value

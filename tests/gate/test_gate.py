@@ -289,22 +289,15 @@ def test_a_block_of_a_mode_is_needed_for_its_exposure(audits):
         gate_of({"measure": "accuracy", "at_least": 0.1}).check(good, labels={i: "good" for i in X.index[1:]})
 
 
-BAD_RULES = [
-    ("[[rule]]\nat_most = 0.1", "rule 1 lacks a measure, one of flips_early"),
-    ("[[rule]]\nmeasure = 'speed'\nat_most = 0.1", "rule 1: a rule measures one of flips_early"),
+BAD_RULES = [  # single fields: tests/test_schemas.py
     ("[[rule]]\nmeasure = 'lost'", "has one limit, at_most or allowance; got none"),
     ("[[rule]]\nmeasure = 'lost'\nat_least = 0.1", "has one limit, at_most or allowance; got at_least"),
     ("[[rule]]\nmeasure = 'auroc'\nat_most = 0.1", "has one limit, at_least or allowance; got at_most"),
     ("[[rule]]\nmeasure = 'lost'\nat_most = 0.1\nallowance = 0.1", "got at_most and allowance"),
-    ("[[rule]]\nmeasure = 'lost'\nat_most = 5", "at_most of a rule about lost must lie within 0 and 1, got 5"),
-    ("[[rule]]\nmeasure = 'lost'\nat_most = true", "must lie within 0 and 1, got True"),
-    ("[[rule]]\nmeasure = 'flips_early'\nat_most = 0.1\ngroups = 0", "groups of a rule must be a whole number from 1"),
-    ("[[rule]]\nmeasure = 'exposure'\nat_most = 0.1\nmode = 'odd'", "mode of a rule must be one of lost, wrong"),
-    ("[[rule]]\nmeasure = 'lost'\nat_most = 0.1\nmode = 'wrong'", "about lost does not read mode; leave it out"),
-    ("[[rule]]\nmeasure = 'lost'\nat_most = 0.1\nby = 3", "by of a rule must be text, got 3"),
-    ("[[rule]]\nmeasure = 'lost'\nat_most = 0.1\nlimit = 3", "rule 1 has 'limit', but a rule knows measure"),
-    ("rule = 3", r"declared as \[\[rule\]\], one table each"),
-    ("level = 3", "it does not know 'level'"),
+    (
+        "[[rule]]\nmeasure = 'lost'\nat_most = 0.1\nmode = 'wrong'",
+        r"rule\.0 in .* does not read mode; leave it out",
+    ),
     ("confidence = ", "the rules are not valid TOML"),
 ]
 
@@ -318,7 +311,7 @@ def test_wrong_rules_are_refused_in_one_sentence(text, message):
 def test_a_gate_without_rules_or_with_an_odd_level_is_refused(tmp_path):
     with pytest.raises(fg.DataError, match="a gate needs at least one rule"):
         fg.Gate(())
-    with pytest.raises(fg.DataError, match=r"confidence of a gate must be at least 0 and below 1, got 1\.5"):
+    with pytest.raises(fg.DataError, match=r"confidence of a gate must be a number of .* below 1, got 1\.5"):
         gate_of({"measure": "lost", "at_most": 0.1}, confidence=1.5)
     with pytest.raises(fg.DataError, match=r"cannot read the rules .*none\.toml: No such file"):
         fg.Gate.load(tmp_path / "none.toml")

@@ -24,7 +24,6 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from fragility.arrays import is_number
 from fragility.certificates import Audit, open_audit
 from fragility.certificates.comparison import differences_between, list_differences
 from fragility.certificates.dependence import name_stability
@@ -32,10 +31,11 @@ from fragility.errors import Advice, DataError
 from fragility.files import write_text
 from fragility.gate.estimates import RetrainedEstimates, compare_retrained
 from fragility.gate.measuring import AuditEvidence, choose_counting, cut_into_segments, prepare_estimator
-from fragility.gate.rules import MEASURES, PREDICTED, Rule, parse_rules, write_rules
+from fragility.gate.rules import MEASURES, PREDICTED, Level, Rule, parse_rules, write_rules
 from fragility.gate.scales import ENTRIES, check_scales, check_written_for, read_scales
 from fragility.gate.verdicts import GateResult, Outcome, Verdict
 from fragility.policy import LabelledRows
+from fragility.schemas import check_fields
 from fragility.scores import EARLY
 from fragility.stress.labels import BrittleLabels
 from fragility.text import BriefRepr
@@ -82,22 +82,17 @@ class Gate(BriefRepr):
     """
 
     rules: tuple[Rule, ...]
-    confidence: float = 0.95
-    min_confidence: float | None = None
+    confidence: Level = 0.95
+    min_confidence: Level | None = None
     written_for: Mapping[str, str] = field(default_factory=dict)
     derived_from: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        check_fields(self, "a gate", DataError)
         if not self.rules:
             raise DataError("a gate needs at least one rule; declare one as [[rule]]")
         if unknown := sorted(set(self.written_for) - set(ENTRIES)):
             raise DataError(f"rules are written for entries among {', '.join(ENTRIES)}; got {unknown[0]!r:.80}")
-        for name in ("confidence", "min_confidence"):
-            value = getattr(self, name)
-            if name == "min_confidence" and value is None:
-                continue
-            if not is_number(value) or not 0.0 <= value < 1.0:
-                raise DataError(f"{name} of a gate must be at least 0 and below 1, got {value!r:.80}")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Gate:
@@ -122,8 +117,8 @@ class Gate(BriefRepr):
             raise DataError(f"cannot read the rules {path}: {error.strerror or error}") from error
         except UnicodeDecodeError as error:
             raise DataError(f"the rules {path} are not UTF-8 text") from error
-        rules, settings, written_for = parse_rules(text)
-        return cls(rules, **settings, written_for=written_for)
+        read = parse_rules(text)
+        return cls(read.rule, read.confidence, read.min_confidence, read.written_for, read.derived_from)
 
     def save(self, path: str | os.PathLike[str], heading: str = "") -> Path:
         """Write the rules as a TOML file.

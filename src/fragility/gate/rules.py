@@ -24,15 +24,16 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Any, Literal, TypeAlias
 
-from fragility.arrays import is_number
 from fragility.errors import DataError
 from fragility.evidence.modes import MODES
+from fragility.schemas import FilledText, Must, Positive, Share, check_fields, one_of, read_document
 from fragility.scores import EARLY
 
 PREDICTED = "predicted"  # segments by predicted class
+Level: TypeAlias = Annotated[float, Must("a number of at least 0 and below 1", lambda value: 0.0 <= value < 1.0)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,6 @@ MEASURES = {
     "auroc": Measure("AUROC of the model", False),
 }
 SETS, PATH = "sets", "path"
-COUNTINGS = (SETS, PATH)  # how early flips are counted: over all sets of groups, or along the path
 LIMITS = ("at_most", "at_least", "allowance")
 
 
@@ -86,38 +86,24 @@ class Rule:
         What reports call the rule; by default what it measures.
     """
 
-    measure: str
-    at_most: float | None = None
-    at_least: float | None = None
-    allowance: float | None = None
-    groups: int = EARLY
-    above: float = 0.5
-    mode: str | None = None
-    counted: str | None = None
-    by: str | None = None
-    name: str | None = None
+    measure: Annotated[str, one_of(MEASURES)]
+    at_most: Share | None = None
+    at_least: Share | None = None
+    allowance: Share | None = None
+    groups: Positive = EARLY
+    above: Share = 0.5
+    mode: Annotated[str, one_of(MODES)] | None = None
+    counted: Literal["sets", "path"] | None = None
+    by: FilledText | None = None
+    name: FilledText | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.measure, str) or self.measure not in MEASURES:
-            raise DataError(f"a rule measures one of {', '.join(MEASURES)}; got {self.measure!r:.80}")
+        check_fields(self, "a rule", DataError)
         own, given = MEASURES[self.measure], [name for name in LIMITS if getattr(self, name) is not None]
         wanted = ("at_most" if own.larger_is_worse else "at_least", "allowance")
         if len(given) != 1 or given[0] not in wanted:
             got = " and ".join(given) or "none"
             raise DataError(f"a rule about {self.measure} has one limit, {wanted[0]} or allowance; got {got}")
-        for name in (given[0], "above"):
-            value = getattr(self, name)
-            if not is_number(value) or not 0.0 <= value <= 1.0:
-                raise DataError(f"{name} of a rule about {self.measure} must lie within 0 and 1, got {value!r:.80}")
-        if isinstance(self.groups, bool) or not isinstance(self.groups, int) or self.groups < 1:
-            raise DataError(f"groups of a rule must be a whole number from 1 on, got {self.groups!r:.80}")
-        if self.mode is not None and self.mode not in MODES:
-            raise DataError(f"mode of a rule must be one of {', '.join(MODES)}; got {self.mode!r:.80}")
-        if self.counted not in (None, *COUNTINGS):
-            raise DataError(f"counted of a rule must be {' or '.join(COUNTINGS)}, got {self.counted!r:.80}")
-        for name in ("by", "name"):
-            if not isinstance(getattr(self, name), str | None) or getattr(self, name) == "":
-                raise DataError(f"{name} of a rule must be text, got {getattr(self, name)!r:.80}")
         for name in ("groups", "above", "mode", "counted"):
             if name not in own.options and name in self.to_dict():
                 raise DataError(f"a rule about {self.measure} does not read {name}; leave it out")
@@ -144,41 +130,24 @@ class Rule:
         }
 
 
-RULE_FIELDS = tuple(each.name for each in fields(Rule))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RulesDocument:
+    """What a rules file holds."""
+
+    confidence: Level = 0.95
+    min_confidence: Level | None = None
+    derived_from: tuple[str, ...] = ()
+    written_for: Mapping[str, str] = field(default_factory=dict)
+    rule: tuple[Rule, ...] = ()
 
 
-def parse_rules(text: str) -> tuple[tuple[Rule, ...], dict[str, Any], dict[str, str]]:
-    """Return the rules of a TOML document, the settings beside them, and what they were written for."""
+def parse_rules(text: str) -> RulesDocument:
+    """Return what a TOML document declares."""
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise DataError(f"the rules are not valid TOML: {error}") from error
-    listed = document.pop("rule", [])
-    if not isinstance(listed, list) or not all(isinstance(one, Mapping) for one in listed):
-        raise DataError("the rules of a gate are declared as [[rule]], one table each")
-    written_for = document.pop("written_for", {})
-    if not isinstance(written_for, Mapping) or not all(isinstance(value, str) for value in written_for.values()):
-        raise DataError("[written_for] of the rules is a table of texts, by entry of the protocol")
-    derived_from = document.setdefault("derived_from", [])
-    if not isinstance(derived_from, list) or not all(isinstance(digest, str) for digest in derived_from):
-        raise DataError("derived_from of the rules is a list of root digests, as texts")
-    document["derived_from"] = tuple(derived_from)
-    if unknown := sorted(set(document) - {"confidence", "min_confidence", "derived_from"}):
-        raise DataError(
-            "a rules file has confidence, min_confidence, derived_from, [written_for] and [[rule]]; it does not know "
-            f"{unknown[0]!r}"
-        )
-    rules = []
-    for place, declared in enumerate(listed, 1):
-        if unknown := sorted(set(declared) - set(RULE_FIELDS)):
-            raise DataError(f"rule {place} has {unknown[0]!r}, but a rule knows {', '.join(RULE_FIELDS)}")
-        if "measure" not in declared:
-            raise DataError(f"rule {place} lacks a measure, one of {', '.join(MEASURES)}")
-        try:
-            rules.append(Rule(**declared))
-        except DataError as error:
-            raise DataError(f"rule {place}: ", error) from error
-    return tuple(rules), document, dict(written_for)
+    return read_document(document, RulesDocument, "the rules file", DataError, defaults=True)
 
 
 def write_rules(

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import csv
 import io
-import typing
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypeAlias
 
 import pandas as pd
 
 from fragility.errors import DataError, FragilityError
 from fragility.evidence.rows import Scalar
 from fragility.saving import JsonFile
+from fragility.schemas import AtLeastZero, Count, Share, one_of, read_document, write_document
 from fragility.text import BriefRepr, align_columns, escape_controls
 
 FORMAT = "fragility-parity/1"
 KINDS = ("clean", "lost", "missing", "wrong", "noisy", "sentinel", "outage", "path", "faded")
+StateKind: TypeAlias = Annotated[str, one_of(KINDS)]
 CLEAN = "clean"
 SAYS = {
     "clean": "the rows as they are",
@@ -54,17 +55,17 @@ class ComparedModel:
     kind: str
     fingerprint: str
     classes: tuple[str, ...]
-    columns: str
+    columns: Annotated[str, one_of(("name", "order"))]
 
 
 @dataclass(frozen=True, slots=True)
 class Gaps:
     """How far two models lie apart over some states; quantiles are upper bounds, too large by at most 6%."""
 
-    median: float
-    q90: float
-    q99: float
-    largest: float
+    median: AtLeastZero
+    q90: AtLeastZero
+    q99: AtLeastZero
+    largest: AtLeastZero
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,21 +104,21 @@ class KindParity:
         What the models said when they refused: ``a`` or ``b``, the reason, and how often.
     """
 
-    kind: str
-    states: int
-    differing: int
-    labels: int
-    ties: int
-    rounded: int
-    only_a: int
-    only_b: int
-    neither: int
-    outside: int
-    skipped: int
-    rows: int
+    kind: StateKind
+    states: Count
+    differing: Count
+    labels: Count
+    ties: Count
+    rounded: Count
+    only_a: Count
+    only_b: Count
+    neither: Count
+    outside: Count
+    skipped: Count
+    rows: Count
     probability: Gaps
     margin: Gaps
-    refusals: tuple[tuple[str, str, int], ...]
+    refusals: tuple[tuple[Annotated[str, one_of("ab")], str, Count], ...]
 
     @property
     def alarms(self) -> int:
@@ -149,15 +150,15 @@ class Reveal:
         The largest difference of a probability.
     """
 
-    kind: str
+    kind: StateKind
     unit: str
     value: str
-    states: int
-    differing: int
-    labels: int
-    only_a: int
-    only_b: int
-    largest: float
+    states: Count
+    differing: Count
+    labels: Count
+    only_a: Count
+    only_b: Count
+    largest: AtLeastZero
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +166,7 @@ class ModelAnswer:
     """What a model answers for one row: a label and probabilities, or why it refuses."""
 
     label: str | None
-    probabilities: tuple[float, ...]  # in the order of ``ComparedModel.classes``; empty if it refuses
+    probabilities: tuple[Share, ...]  # in the order of ``ComparedModel.classes``; empty if it refuses
     refusal: str | None = None
 
     def __str__(self) -> str:
@@ -197,7 +198,7 @@ class ParityExample(BriefRepr):
         The numeric fields.
     """
 
-    kind: str
+    kind: StateKind
     id: str
     row: dict[str, Scalar]
     changed: dict[str, Scalar]
@@ -283,9 +284,9 @@ class ModelParity(JsonFile, BriefRepr):
 
     a: ComparedModel
     b: ComparedModel
-    tolerance: float
-    rows: int
-    rows_given: int
+    tolerance: AtLeastZero
+    rows: Count
+    rows_given: Count
     protocol: str
     kinds: tuple[KindParity, ...]
     reveals: tuple[Reveal, ...]
@@ -337,7 +338,7 @@ class ModelParity(JsonFile, BriefRepr):
         dict
             What ``from_dict`` takes.
         """
-        return {"format": FORMAT, "agrees": self.agrees, **asdict(self)}
+        return {"format": FORMAT, "agrees": self.agrees, **write_document(self)}
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> ModelParity:
@@ -353,18 +354,10 @@ class ModelParity(JsonFile, BriefRepr):
         ModelParity
             Equal to the one that was written.
         """
-        if not isinstance(document, Mapping) or document.get("format") != FORMAT:
-            got = document.get("format") if isinstance(document, Mapping) else type(document).__name__
-            raise DataError(f"expected a comparison of format {FORMAT!r}, got {got!r}; `fragility parity` writes one")
-        plain = {name: value for name, value in document.items() if name not in ("format", "agrees")}
-        try:
-            found = typing.cast(ModelParity, _build(cls, plain))
-            faulty = found.agrees != document["agrees"]
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise DataError(f"the comparison is malformed: {error}") from error
-        if faulty:
+        read = read_document(document, cls, "the comparison", DataError, format=FORMAT, beside={"agrees": bool})
+        if read.agrees != document["agrees"]:
             raise DataError("the comparison contradicts itself: its verdict does not follow from its counts")
-        return found
+        return read
 
     def without_values(self) -> ModelParity:
         """Return the comparison without the values of rows, to hand over to others.
@@ -394,33 +387,6 @@ class ModelParity(JsonFile, BriefRepr):
 
     def __str__(self) -> str:
         return self.to_text()
-
-
-# --- from plain values --------------------------------------------------------------------------------------
-
-
-def _build(kind: Any, value: Any) -> Any:
-    """Return plain JSON values as a dataclass, a tuple or themselves, as a type says; refuse others."""
-    origin, inside = typing.get_origin(kind), typing.get_args(kind)
-    if isinstance(kind, type) and issubclass(kind, tuple(_HINTS)):
-        hints = _HINTS[kind]
-        if not isinstance(value, Mapping) or set(value) != set(hints):
-            raise TypeError(f"{kind.__name__} has the entries {', '.join(hints)}, got {value!s:.80}")
-        return kind(**{name: _build(hint, value[name]) for name, hint in hints.items()})
-    if origin is tuple:
-        if not isinstance(value, (list, tuple)):
-            raise TypeError(f"a list was expected, got {value!s:.80}")
-        if inside[-1] is Ellipsis:
-            return tuple(_build(inside[0], each) for each in value)
-        return tuple(_build(each, one) for each, one in zip(inside, value, strict=True))
-    if origin is dict:
-        return {_build(str, name): _build(inside[1], each) for name, each in dict(value).items()}
-    allowed = inside or (kind,)
-    if float in allowed and type(value) is int:
-        return value if int in allowed else float(value)
-    if type(value) not in allowed:
-        raise TypeError(f"a value of type {' or '.join(each.__name__ for each in allowed)} expected, got {value!r:.80}")
-    return value
 
 
 # --- text ---------------------------------------------------------------------------------------------------
@@ -516,9 +482,3 @@ def _write_lines(found: ModelParity, top: int) -> list[str]:
             *([f"  {example.to_python()}"] if example.row else []),
         ]
     return [escape_controls(line) for line in lines]
-
-
-_HINTS: dict[type, dict[str, Any]] = {
-    kind: {each.name: typing.get_type_hints(kind)[each.name] for each in fields(kind)}
-    for kind in (ComparedModel, Gaps, KindParity, Reveal, ModelAnswer, ParityExample, ModelParity)
-}

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import narwhals as nw
 import numpy as np
 
 from fragility.arrays import Booleans
 from fragility.errors import Advice, DataError, ProtocolError
+from fragility.schemas import Must, Share, check_fields, one_of, read_document, show_value, whole_between
 from fragility.stress.draws import DRAW_FORMAT
 from fragility.stress.stressors import Donor, Dropout, Mask, Noise, Outages, Stressor
 
@@ -20,7 +21,7 @@ RULES = ("expected", "any")
 _INDEPENDENT_OFFSET = 1_000_003
 
 Markers: TypeAlias = Sequence[object] | Mapping[str, Sequence[object]]
-_STRESSORS: dict[str, Callable[..., Stressor]] = {each.kind: each for each in (Mask, Dropout, Noise, Donor, Outages)}
+_STRESSORS: dict[str, type[Stressor]] = {each.kind: each for each in (Mask, Dropout, Noise, Donor, Outages)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,26 +55,19 @@ class Stress:
     """
 
     stressors: tuple[Stressor, ...] = (Mask(), Dropout(), Noise())
-    draws: int = 16
-    rule: str = "expected"
-    tau_confidence: float = 0.90
-    tau_collapse: float = 0.50
+    draws: Annotated[int, whole_between(1, 2**31 - 1)] = 16
+    rule: Annotated[str, one_of(RULES)] = "expected"
+    tau_confidence: Share = 0.90
+    tau_collapse: Annotated[float, Must("a positive number", lambda value: value > 0)] = 0.50
     seed: int = 0
 
     def __post_init__(self) -> None:
+        check_fields(self, "a stress", ProtocolError)
         if not self.stressors:
             raise ProtocolError("stress: expected at least one stressor, got none")
         names = [stressor.name for stressor in self.stressors]
         if len(set(names)) != len(names):
             raise ProtocolError(f"stress: stressors must differ, got {names}")
-        if self.draws < 1 or self.draws >= 2**31:
-            raise ProtocolError(f"stress: draws must be between 1 and 2**31 - 1, got {self.draws}")
-        if self.rule not in RULES:
-            raise ProtocolError(f"stress: rule must be one of {RULES}, got {self.rule!r}")
-        if not 0.0 <= self.tau_confidence <= 1.0:
-            raise ProtocolError(f"stress: tau_confidence must be between 0 and 1, got {self.tau_confidence!r}")
-        if not self.tau_collapse > 0.0:
-            raise ProtocolError(f"stress: tau_collapse must be positive, got {self.tau_collapse!r}")
 
     @classmethod
     def at(cls, severity: float) -> Stress:
@@ -192,30 +186,28 @@ class Stress:
         Stress
             The same stress, with the same draws.
         """
-        if not isinstance(document, Mapping):
-            raise ProtocolError(f"stress: a mapping was expected, got {type(document).__name__}")
-        if document.get("draw_format", DRAW_FORMAT) != DRAW_FORMAT:
-            raise ProtocolError(f"stress: draw_format must be {DRAW_FORMAT!r}, got {document['draw_format']!r}")
-        entries = document["stressors"]
-        if not isinstance(entries, (list, tuple)) or not all(isinstance(entry, Mapping) for entry in entries):
-            raise ProtocolError("stress: a list of stressors was expected, each of them a mapping")
-        stressors: list[Stressor] = []
-        for entry in entries:
-            fields = {key: value for key, value in entry.items() if key != "kind"}
-            kind = entry.get("kind")
-            if kind not in _STRESSORS:
-                raise ProtocolError(f"stressor kind must be one of {sorted(_STRESSORS)}, got {kind!r}")
-            if kind == Outages.kind:
-                fields = {"patterns": tuple(map(tuple, entry["patterns"])), "counts": tuple(map(int, entry["counts"]))}
-            stressors.append(_STRESSORS[kind](**fields))
-        return cls(
-            stressors=tuple(stressors),
-            draws=int(document["draws"]),
-            rule=document["rule"],
-            tau_confidence=float(document["tau_confidence"]),
-            tau_collapse=float(document["tau_collapse"]),
-            seed=int(document["seed"]),
-        )
+        return read_stress(document)
+
+
+def read_stress(document: Any, what: str = "the stress", at: str = "") -> Stress:
+    """Return the stress in a document, which may be part of a larger one: ``what``, and its path ``at`` there."""
+    entries = document.get("stressors") if isinstance(document, Mapping) else None
+    if isinstance(entries, (list, tuple)):
+        place = f"{at}.stressors" if at else "stressors"
+        read = [_read_stressor(entry, what, f"{place}.{i}") for i, entry in enumerate(entries)]
+        document = {**document, "stressors": read}
+    return read_document(document, Stress, what, ProtocolError, beside={"draw_format": DRAW_FORMAT}, at=at)
+
+
+def _read_stressor(entry: Any, what: str, at: str) -> Stressor:
+    if not isinstance(entry, Mapping):
+        raise ProtocolError(f"{at} in {what} must be an object, got {show_value(entry)}")
+    if "kind" not in entry:
+        raise ProtocolError(f"{what} lacks the field '{at}.kind'")
+    kind = entry["kind"]
+    if not isinstance(kind, str) or kind not in _STRESSORS:
+        raise ProtocolError(f"{at}.kind in {what} must be one of {', '.join(_STRESSORS)}, got {show_value(kind)}")
+    return read_document(entry, _STRESSORS[kind], what, ProtocolError, beside={"kind": kind}, at=at)
 
 
 def outage_events(

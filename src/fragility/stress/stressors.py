@@ -24,6 +24,7 @@ from fragility.arrays import Booleans, Floats, Integers
 from fragility.errors import Advice, DataError, ProtocolError
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.protocol import Protocol
+from fragility.schemas import Positive
 from fragility.stress.draws import Words, strikes, uniforms
 from fragility.text import BriefRepr
 
@@ -239,7 +240,7 @@ class Outages(Stressor, BriefRepr):
     """
 
     patterns: tuple[tuple[str, ...], ...]
-    counts: tuple[int, ...]
+    counts: tuple[Positive, ...]
     kind = "outages"
 
     def __post_init__(self) -> None:
