@@ -157,12 +157,29 @@ def test_a_curve_says_what_each_threshold_would_do(n, seed, digits):
         assert bound == pytest.approx(naive_policy.upper_limit(sum(below), len(below), LEVEL), abs=1e-9)
 
 
+def test_a_policy_that_cannot_be_had_names_the_scores_by_which_one_can(labelled):
+    _, _, certs, labels = labelled
+    table = labels.to_arrow()
+    sure = table.column("confidence").to_numpy() >= 0.7
+    table = table.set_column(table.column_names.index("brittle"), "brittle", [~sure])  # confidence tells them apart
+    policy = ReviewPolicy.fit(certs, table, risk=0.05, min_confidence=0.6, by="independent_loss")
+    assert policy.state == "not attainable"
+    name, share = policy.attained_by[0]
+    assert name == "confidence" and "It is attainable by another score: confidence (review" in str(policy)
+    other = ReviewPolicy.fit(certs, table, risk=0.05, min_confidence=0.6, by="confidence")
+    assert other.state == "attained" and other.review_share <= share + 1e-12 and other.attained_by == ()
+    chosen = other.select(certs)
+    assert (np.diff(chosen.claims.confidence) >= 0).all() and 0 < len(chosen) < len(certs)
+    assert ReviewPolicy.from_dict(json.loads(json.dumps(policy.to_dict()))) == policy
+
+
 def test_a_policy_that_cannot_be_had_reviews_everything(labelled):
     _, _, certs, labels = labelled
     policy = ReviewPolicy.fit(certs, labels, risk=0.0001)
     assert policy.state == "not attainable" and policy.threshold is None
     assert len(policy.select(certs)) == int((certs.claims.confidence >= 0.6).sum())
-    assert "not attainable" in str(policy)
+    assert "ranked by exposure, a rate of" in str(policy) and "not attainable" in str(policy)
+    assert policy.attained_by == () and "Nor is it by any other score that was tried: confidence, fds" in str(policy)
 
 
 def test_rules_within_classes_hold_at_once(labelled):

@@ -20,7 +20,7 @@ they are drawn by their content, which is as good as at random. A row without a 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeAlias
 
@@ -41,9 +41,10 @@ from fragility.schemas import Count, Limit, Share, read_document, show_value, wr
 from fragility.stress.declaration import Stress, read_stress
 from fragility.stress.labels import PROTOCOL_KEY, STRESS_KEY, BrittleLabels
 from fragility.text import BriefRepr
-from fragility.wording import describe_guarantee, describe_rule, describe_unscored, name_score
+from fragility.wording import describe_guarantee, describe_other_scores, describe_rule, describe_unscored, name_score
 
 FORMAT, WHAT = "fragility-policy/1", "the review policy"
+TRIED = ("confidence", "exposure", "fds", "rcma")  # where the score that was asked for supports no policy
 STARTS = 5
 PREDICTED = "predicted"  # segments by predicted class
 State: TypeAlias = Literal["attained", "not attainable"]
@@ -170,6 +171,9 @@ class ReviewPolicy(JsonFile, BriefRepr):
         The stress behind the labels, where they say.
     unscored : int
         Labelled confident rows without the score, which took no part; such rows are always reviewed.
+    attained_by : tuple of (str, float)
+        Of a policy that is not attainable: the other scores by which one is, with the level divided among all that
+        were tried, and the share of the labelled confident rows that it sends to review; least first.
 
     See Also
     --------
@@ -191,6 +195,7 @@ class ReviewPolicy(JsonFile, BriefRepr):
     model_fingerprint: str
     stress: Mapping[str, Any] | None
     unscored: Count = 0
+    attained_by: tuple[tuple[str, Share], ...] = ()
 
     @classmethod
     def fit(
@@ -213,9 +218,9 @@ class ReviewPolicy(JsonFile, BriefRepr):
         risk, confidence : float, default=0.02 and 0.95
             Largest brittle rate allowed among the rows that go unreviewed, and the probability of keeping to it.
         by : str, default="exposure"
-            The score that orders rows: ``exposure``, ``fds``, another score of the certificates, or the exposure to a
-            failure mode, such as ``wrong``, if the certificates have a modes block. Labels should then come from stress
-            of the same kind.
+            The score that orders rows: ``exposure``, ``fds``, another score of the certificates, ``confidence`` (least
+            first), or the exposure to a failure mode, such as ``wrong``, if the certificates have a modes block. Labels
+            should then come from stress of the same kind.
         segments : ``"predicted"``, mapping from id to segment, or None
             A rule for each predicted class, or for each segment; the guarantee then holds in every one of them at once.
         min_confidence : float, optional
@@ -224,7 +229,8 @@ class ReviewPolicy(JsonFile, BriefRepr):
         Returns
         -------
         ReviewPolicy
-            A policy that cannot be had is a result too: its state is ``not attainable``.
+            A policy that cannot be had is a result too: its state is ``not attainable``. It says by which other score
+            one can be had: ``confidence``, ``exposure``, ``fds`` and ``rcma`` are tried.
         """
         for name, value in (("risk", risk), ("confidence", confidence)):
             if not is_number(value) or not 0 < value < 1:
@@ -255,6 +261,10 @@ class ReviewPolicy(JsonFile, BriefRepr):
             mine = confident if part is None else confident & (names == part)
             fitted.append(fit_rule(part, scores[mine], brittle[mine], risk, level))
         rules, curves = zip(*fitted, strict=True)
+        others = tuple[tuple[str, float], ...]()
+        if any(rule.state != "attained" for rule in rules):
+            chosen = [confident if part is None else confident & (names == part) for part in parts]
+            others = _try_others(certs, by, chosen, brittle, risk, 1 - level)
         return cls(
             by=by,
             risk=float(risk),
@@ -267,6 +277,7 @@ class ReviewPolicy(JsonFile, BriefRepr):
             model_fingerprint=certs.manifest.model.fingerprint,
             stress=rows.stress,
             unscored=int(unscored.sum()),
+            attained_by=others,
         )
 
     @property
@@ -379,6 +390,8 @@ class ReviewPolicy(JsonFile, BriefRepr):
         for rule in self.rules:
             whom = "confident predictions" if rule.segment is None else f"confident predictions in {rule.segment!r}"
             sentences.append(describe_rule(asdict(rule), whom, self.by, self.risk, self.confidence))
+        if self.state != "attained":
+            sentences.append(describe_other_scores(self.attained_by, [name for name in TRIED if name != self.by]))
         if self.unscored:
             sentences.append(describe_unscored(self.unscored, self.by))
         return " ".join([*sentences, self.guarantee()])
@@ -488,6 +501,24 @@ def _count_rows_needed(
         middle = (low + high) // 2
         low, high = (low, middle) if upper_limit(math.ceil(rate * middle), middle, level) <= risk else (middle, high)
     return math.ceil(high / share)
+
+
+def _try_others(
+    certs: Certificates, by: str, parts: Sequence[Booleans], brittle: Booleans, risk: float, alpha: float
+) -> tuple[tuple[str, float], ...]:
+    """Return the other scores by which each part has a rule, and the share that they send to review, least first.
+
+    alpha: what the score that was asked for may spend; the others are held to an equal share of it, since the best of
+    several is taken.
+    """
+    names = [name for name in TRIED if name != by]
+    found = []
+    for name in names:
+        score = certs.score(name)
+        rules = [fit_rule(None, score[mine], brittle[mine], risk, 1 - alpha / (len(names) + 1))[0] for mine in parts]
+        if all(rule.state == "attained" for rule in rules):
+            found.append((name, 1.0 - sum(rule.unreviewed for rule in rules) / sum(rule.rows for rule in rules)))
+    return tuple(sorted(found, key=lambda each: each[1]))
 
 
 def _check_unscored(unscored: int, confident: int, min_confidence: float, assessed_from: float, by: str) -> None:

@@ -44,6 +44,9 @@ GLOSSARY = {
     "confident": "A prediction whose confidence reaches the declared limit, 90% unless said otherwise.",
     "evidence group": "Columns that fail together, by default all columns made from one raw field.",
     "lost": "Evidence is lost when its values are replaced by the baseline, because the real ones failed to arrive.",
+    "already missing": (
+        "A field that holds no value in the row itself. It cannot be lost: no state moves it, and certificates name it."
+    ),
     "baseline": "The values that replace lost evidence, fitted on training rows and declared in the protocol.",
     "stable across baselines": (
         "Under each other baseline the share that flips early stays within a factor of 2, or within 2 percentage "
@@ -594,6 +597,17 @@ def describe_rule(
         score = f"a confidence of at most {-rule['threshold']:.4g}"
     which = f"the {write_percent(rule['review_share'])} of {among} with {score}"
     return f"Review {which}: {promise.format('of the rest')} {bound}."
+
+
+def describe_other_scores(attained: Sequence[tuple[str, float]], tried: Sequence[str]) -> str:
+    """Return by which other scores a review policy can be had, where the one that was asked for supports none.
+
+    attained: their names and the shares that they send to review; tried: the names of all that were tried.
+    """
+    if not attained:
+        return f"Nor is it by any other score that was tried: {join_names(list(tried))}."
+    found = ", ".join(f"{name_score(name)} (review {write_percent(share)})" for name, share in attained)
+    return f"It is attainable by another score: {found}."
 
 
 def describe_guarantee(sought: str = "brittle", stressors: Sequence[str] = ()) -> str:

@@ -57,7 +57,11 @@ def test_an_artefact_that_differs_fails_with_code_1(served, tmp_path):
         "## Is the deployed model the one that was audited?" in text and "served_for_parity:predict is not the" in text
     )
     loose = run(*parity(served, "served_for_parity:predict", "--tolerance", "0.9", "--example", tmp_path / "none.csv"))
-    differing = json.loads(files[0].read_text())["kinds"][0]["labels"]
+    document = json.loads(files[0].read_text())
+    assert [one["row"] for one in document["examples"]] == [{}] * len(document["examples"])  # names of fields alone
+    run(*parity(served, "served_for_parity:predict", "--values", "--json", tmp_path / "whole.json"))
+    assert all(one["row"] for one in json.loads((tmp_path / "whole.json").read_text())["examples"])
+    differing = document["kinds"][0]["labels"]
     assert loose.code == (1 if differing else loose.code)
 
 

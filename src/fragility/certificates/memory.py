@@ -283,7 +283,7 @@ class Certificates(Audit):
         Parameters
         ----------
         by : str
-            As in :meth:`most_fragile`.
+            As in :meth:`most_fragile`; or ``confidence``, whose negative is returned.
         partial : bool, default=False
             Whether some rows may lack the score, because their failure modes were not assessed; theirs is NaN.
 
@@ -297,6 +297,8 @@ class Certificates(Audit):
         CertificateError
             The certificates do not have this score, or only some of them do and ``partial`` is false.
         """
+        if by == "confidence":
+            return -np.asarray(self.table.column(by).to_numpy(), dtype=np.float64)
         column = self.table.column(self.column_ranked_by(by))
         if column.null_count and not partial:
             raise CertificateError(

@@ -35,6 +35,9 @@ def parity(
     ] = 1000,
     top: Annotated[int, option("--top N", "How many fields and values to show.", min=1)] = 10,
     json_file: opt.JsonOut = None,
+    values: Annotated[
+        bool, option("--values", "Keep the values of rows in the examples of --json; else they name fields alone.")
+    ] = False,
     csv_file: Annotated[
         Path | None, option("--csv FILE", "Write the fields and values that reveal a difference as CSV.")
     ] = None,
@@ -81,7 +84,7 @@ def parity(
         a, b, given.X, declared, tolerance=tolerance, most_rows=sample, names=(model_a, model_b), ids=given.ids
     )
     say(found.to_text(top))
-    save_result(found, json_file)
+    save_result(found if values else found.without_values(), json_file)
     if csv_file is not None:
         with replacing(csv_file) as temporary:
             found.to_pandas().to_csv(temporary, index=False)

@@ -36,6 +36,9 @@ def report(
         list[Path] | None,
         option("--parity FILE", "A comparison that `fragility parity` wrote as JSON. May be repeated."),
     ] = None,
+    values: Annotated[
+        bool, option("--values", "Keep the values of rows in the examples of --parity; else they name fields alone.")
+    ] = False,
     reliability: Annotated[
         Path | None,
         option(
@@ -88,6 +91,8 @@ def report(
         refuse_without("--labels or --data", context, "target", "id_column")
     if model is None:
         refuse_without("--model", context, "classes", "trust", "returns")
+    if not parity:
+        refuse_without("--parity", context, "values")
     audits = {str(directory): fg.open_audit(directory) for directory in directories}
     if len(audits) < len(directories):
         raise DataError("an audit is named twice; name each folder once")
@@ -120,6 +125,7 @@ def report(
         purpose=purpose,
         date=date,
         parity=[fg.ModelParity.load(path) for path in parity or ()],
+        values=values,
         reliability=None if reliability is None else fg.FailureProbability.load(reliability),
         signed_by=None if public_key is None else [_find_signer(folder, public_key) for folder in directories],
     )

@@ -12,9 +12,11 @@ from rich.markup import escape
 import fragility as fg
 import fragility.cli.options as opt
 from fragility.cli.options import option, refuse_without
+from fragility.cli.outputs import plan_files
 from fragility.cli.tables import Columns, field_names, note_unlabelled, open_data, read_training
-from fragility.cli.terminal import EXIT_CLAIM_FAILED, out
+from fragility.cli.terminal import EXIT_CLAIM_FAILED, note, out
 from fragility.errors import FragilityError, VerificationError
+from fragility.saving import checked_suffix, write_json
 
 NEEDS_MODEL = (
     *("target", "train", "id_column", "rows", "sample", "separator", "encoding", "decimal"),
@@ -50,6 +52,7 @@ def verify(
     id_column: opt.Id = None,
     rows: opt.RowRange = None,
     sample: Annotated[int | None, option("--sample N", "Recompute only N rows, chosen at random.", min=1)] = None,
+    json_file: opt.JsonOut = None,
     csv: opt.CsvOptions,
     loading: opt.LoadingOptions,
 ) -> None:
@@ -67,6 +70,10 @@ def verify(
 
       fragility verify audit/ --public-key audit-key.pub
     """
+    if json_file is not None:
+        checked_suffix(json_file, (".json",))
+    inputs = {"--model": model, "--data": data, "--train": train, "--public-key": public_key}
+    plan_files({"--json": json_file}, inputs | {"--protocol-key": protocol_key})
     if model is None or data is None:
         if model is not None or data is not None or public_key is None:
             lacking = "--model MODEL" if model is None else "--data DATA"
@@ -102,5 +109,8 @@ def verify(
             found = signature_checks(directory, public_key, directory / SIGNATURE_FILE, protocol_key)
             outcome = replace(outcome, checks=(*outcome.checks, *found))
     out().print(escape(str(outcome)))
+    if json_file is not None:
+        write_json(json_file, outcome.to_dict())
+        note(f"written to {json_file}")
     if not outcome:
         raise typer.Exit(EXIT_CLAIM_FAILED)

@@ -335,7 +335,8 @@ class ReviewPolicyDisplay(Display):
                 label = f"policy: review {rule.review_share:.0%}"
                 ax.plot([rule.review_share], [rule.bound], marker="o", color=colour, linestyle="none", label=label)
         ax.axhline(policy.risk, color=RED, linewidth=1.0, linestyle="--", label=f"risk {policy.risk:.1%}")
-        ax.set_xlabel(f"share of confident predictions reviewed (highest {name_score(policy.by)} first)")
+        first = "lowest" if policy.by == "confidence" else "highest"
+        ax.set_xlabel(f"share of confident predictions reviewed ({first} {name_score(policy.by)} first)")
         ax.set_ylabel("brittle rate among the rest")
         ax.set_title(f"Review policy: {policy.state}")
         ax.set_xlim(0.0, 1.0)

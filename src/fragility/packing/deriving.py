@@ -41,6 +41,7 @@ def derive(evidence: Evidence) -> Derived:
         date=settings.date,
         signed_by=None if evidence.verified is None else evidence.verified[:16],
         parity=evidence.parities,
+        values=True,  # the sources have none but those that were asked for
     )
     report = _say_place(report)
     numbers = json.dumps(report.to_dict(), ensure_ascii=False, allow_nan=False, indent=1) + "\n"

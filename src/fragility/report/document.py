@@ -68,6 +68,7 @@ class Report:
         signed_by: str | Sequence[str | None] | None = None,
         reliability: FailureProbability | None = None,
         parity: ModelParity | Sequence[ModelParity] = (),
+        values: bool = False,
     ) -> Report:
         """Summarise one audit, or several by name.
 
@@ -109,6 +110,8 @@ class Report:
             ``fragility reliability --json`` wrote: ``FailureProbability.load``.
         parity : ModelParity or sequence of ModelParity, default=()
             Comparisons of an audited model with other artefacts of it, from :func:`compare_models`.
+        values : bool, default=False
+            Whether the examples of these comparisons keep the values of their rows; else they name fields alone.
 
         Returns
         -------
@@ -134,6 +137,8 @@ class Report:
         shown = None if rows is None else GivenRows.of(rows, ids, model)
         byline = Byline(author, purpose, date)
         compared = (parity,) if isinstance(parity, ModelParity) else tuple(parity)
+        if not values:
+            compared = tuple(each.without_values() for each in compared)
         if min_confidence is None:  # of several audits, the first one says it
             min_confidence = next((one.audit.protocol.min_confidence for one in asked), CONFIDENT)
         settings = Settings(labels, brittle, min_confidence, risk, shown, by, byline, reliability, compared)

@@ -231,12 +231,13 @@ class CaseIndex:
     def _add_policy_scores(self, by: str) -> None:
         """Copy the score of the review policy beside the cases; NULL where a row has none."""
         audit = StoredAudit(self.folder)
-        column, first = audit.column_ranked_by(by), 0
+        column, first = "confidence" if by == "confidence" else audit.column_ranked_by(by), 0
+        sign = -1 if by == "confidence" else 1  # the least confident are the riskiest
         self._database.execute("CREATE TABLE scores (place BIGINT, score DOUBLE)")
         for table in audit.batches([column]):
             places = pa.array(range(first, first + len(table)), type=pa.int64())
             self._database.register("given", pa.table({"place": places, "score": table.column(column)}))
-            self._database.execute("INSERT INTO scores SELECT place, score FROM given")
+            self._database.execute(f"INSERT INTO scores SELECT place, {sign} * score FROM given")
             self._database.unregister("given")
             first += len(table)
 
