@@ -15,7 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipelines import fitted
+from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
 
 import fragility as fg
 from fragility.auditing import baselines as _dependence
@@ -78,6 +80,48 @@ def test_it_equals_an_audit_under_each_baseline(family):
         assert found.exposures(name) == pytest.approx([cert.exposure for cert in mine], abs=1e-9)
     same = fg.compare_baselines(own.model, X, protocol, certificates=plain)
     assert same.table.equals(found.table)
+
+
+def test_what_is_missing_moves_under_no_baseline():
+    rng = np.random.default_rng(3)
+    X = pd.DataFrame(rng.normal(2.0, 1.0, (400, 4)) ** 2, columns=list("abcd"))
+    y = (X["a"] + 0.6 * X["b"] - 0.5 * X["c"] + 0.2 * X["d"] > X["a"].median()).to_numpy()
+    model = make_pipeline(SimpleImputer(), LogisticRegression(C=3.0)).fit(X, y)
+    holes = X.mask(rng.random(X.shape) < 0.3)[:200]
+    protocol = fg.Protocol.fit(model, X.mask(rng.random(X.shape) < 0.05), min_confidence=0.8)
+    found = fg.compare_baselines(model, holes, protocol)
+    assert {"typical", "median", "mean"} <= set(found.baselines)
+    impute, decide = model[0], model[-1]
+    full = fg.audit(model, holes, protocol, lattice=False)
+    place = {own: i for i, own in enumerate(full.claims.ids)}
+    for figures in found.figures:
+        lost = protocol.with_baseline(figures.baseline)
+        toward = np.array([column.baseline for column in lost.columns], dtype=float)
+        budgets = []
+        for own in found.ids:
+            row = holes.iloc[[place[own]]]
+            there = np.flatnonzero(row.notna().to_numpy()[0])
+            moving = row.copy()
+            if lost.space == "raw":
+                score = lambda z: float(model.decision_function(pd.DataFrame(z, columns=X.columns))[0])  # noqa: E731
+            else:
+                moving = pd.DataFrame(impute.transform(row), columns=X.columns)
+                score = lambda z: float(decide.decision_function(z)[0])  # noqa: E731
+            base = moving.to_numpy(dtype=float)
+            side = 1.0 if score(base) > 0 else -1.0
+
+            def lose(fields, base=base, score=score, side=side, toward=toward):
+                z = base.copy()
+                z[0, fields] = toward[fields]
+                return side * score(z)
+
+            order = sorted(there.tolist(), key=lambda j: lose([j]))
+            steps = [lose(order[: k + 1]) for k in range(len(order))]
+            budgets.append(next((k + 1 for k, margin in enumerate(steps) if margin < 0), 5))
+        assert figures.flip_within_one == sum(b <= 1 for b in budgets)
+        assert figures.flip_within_two == sum(b <= 2 for b in budgets)
+        assert figures.never_flip == sum(b == 5 for b in budgets)
+    assert holes.loc[[int(own) for own in found.ids]].isna().to_numpy().sum() > 20
 
 
 def test_figures_equal_their_slow_twin(certs):
