@@ -37,9 +37,9 @@ CORE = {"README", "auditing", "command-line", "evaluate", "evidence-pack", "fail
 CORE |= {"protocol", "reliability", "report", "stability-intervals", "verifying"}
 SET_UP = REPOSITORY / "docs" / "guide" / "auditing.md"
 REFERENCE = "](auditing.md#the-model-of-this-guide)"
-BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```(\w*|\{\w+\})\n(.*?)^```", re.MULTILINE | re.DOTALL)
 RUNNABLE = {"python", "bash"}
-NEEDS = {"training": "torch", "how-it-compares": "shap", "parity": "skl2onnx", "deployed-models": "mlflow"}
+NEEDS = {"training": "torch", "how-it-compares": "shap", "parity": "skl2onnx", "models": "mlflow"}
 NEEDS |= {"mlflow": "mlflow", "decision-time": "fastapi", "recipes": "torch"}
 ENTRY_POINTS = {"fragility.commands"}  # a group of entry points, no module
 
@@ -142,7 +142,7 @@ def test_the_model_of_the_guide_is_made_once():
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_every_block_names_its_language(page):
-    known = RUNNABLE | {"output", "text", "json", "yaml"}
+    known = RUNNABLE | {"output", "text", "json", "yaml", "{toctree}"}
     unnamed = [block.line for block in blocks(page) if block.language not in known]
     assert not unnamed, f"{name(page)}: say python, bash, output, json, yaml or text after the fence in lines {unnamed}"
 

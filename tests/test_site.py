@@ -59,9 +59,17 @@ def test_the_reference_lists_every_public_name():
 
 @pytest.mark.parametrize("folder", [DOCS / "guide", DOCS / "decisions", STUDY], ids=lambda folder: folder.name)
 def test_every_page_is_in_the_table_of_contents(folder):
-    contents = (folder / "index.md").read_text(encoding="utf-8").split("```{toctree}")[1]
-    pages = {path.stem for path in folder.glob("*.md")} - {"index"}
-    assert pages == set(re.findall(r"^([\w-]+)$", contents, re.MULTILINE))
+    trees = re.findall(r"^```\{toctree\}\n(.*?)^```", (folder / "index.md").read_text(encoding="utf-8"), re.M | re.S)
+    pages = sorted({path.stem for path in folder.glob("*.md")} - {"index"})
+    assert pages == sorted(re.findall(r"^([\w-]+)$", "\n".join(trees), re.MULTILINE))
+
+
+def test_the_guide_stands_under_four_headings_and_keeps_to_its_length():
+    pages = {path: path.read_text(encoding="utf-8") for path in (DOCS / "guide").glob("*.md")}
+    captions = re.findall(r"^:caption: (.*)$", pages[DOCS / "guide" / "index.md"], re.MULTILINE)
+    assert captions == ["Tutorial", "How to", "Concepts", "Reference"]
+    words = {path.stem: len(text.split()) for path, text in pages.items()}
+    assert sum(words.values()) <= 38_000, words
 
 
 def test_decisions_are_numbered_without_gaps_and_listed_by_their_titles():
