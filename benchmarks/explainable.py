@@ -23,7 +23,7 @@ import pandas as pd
 from interpret.glassbox import ExplainableBoostingClassifier
 
 import fragility as fg
-from fragility.auditing.certifying import claims_from
+from fragility.blocks.claims import claims_from
 from fragility.engines.blackbox import trace_blackbox
 from fragility.engines.kernels.compiling import THREADS
 from fragility.engines.trees import engine

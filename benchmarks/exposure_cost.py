@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 import fragility as fg
-from fragility.auditing.certifying import PartAuditor, claims_from
+from fragility.auditing.certifying import PartAuditor
+from fragility.blocks.claims import claims_from, row_digests, table_of
 from fragility.certificates import Claims
-from fragility.certificates.claims import row_digests, table_of
 from fragility.scores import common_loss, exposure, independent_loss, support_margin
 from fragility_paper.bench import MODELS, Bench
 from fragility_paper.bench.costs import measure

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from fragility.auditing.certifying import claims_from
+from fragility.blocks.claims import claims_from
 from fragility.certificates import Claims
 from fragility.engines.blackbox import trace_blackbox
 from fragility.verification.recomputing import EXACT

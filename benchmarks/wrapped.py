@@ -30,7 +30,7 @@ from sklearn.ensemble import (
 from sklearn.linear_model import LogisticRegression
 from sklearn.multiclass import OneVsRestClassifier
 
-from fragility.auditing.certifying import claims_from
+from fragility.blocks.claims import claims_from
 from fragility.engines.blackbox import trace_blackbox
 from fragility_paper.bench import Bench, costs
 from fragility_paper.data import DATASETS, load

@@ -17,15 +17,15 @@ import pyarrow.parquet as pq
 import pytest
 from pipelines import fitted
 
-from fragility.auditing.certifying import input_row_digests
 from fragility.auditing.pipeline import audit
+from fragility.blocks.claims import MEASURED, context_digest, derived_claims, row_digests
 from fragility.canonical import combine_digests, digest_bytes
 from fragility.certificates import Certificates
-from fragility.certificates.claims import MEASURED, context_digest, derived_claims, row_digests
+from fragility.certificates.integrity import check_integrity
 from fragility.certificates.manifest import manifest_text
 from fragility.errors import ProtocolError
+from fragility.evidence.digests import input_row_digests
 from fragility.protocol import Protocol, bind
-from fragility.verification.integrity import check_integrity
 from fragility.verification.outcome import Verification
 from fragility.verification.verifying import verify
 

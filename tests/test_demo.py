@@ -10,9 +10,9 @@ import pytest
 from fragility import demo
 from fragility.canonical import digest_bytes
 from fragility.certificates import Certificates
+from fragility.certificates.integrity import check_integrity
 from fragility.cli import main
 from fragility.errors import CertificateError
-from fragility.verification.integrity import check_integrity
 
 
 @pytest.fixture(scope="module")

@@ -21,15 +21,16 @@ from sklearn.pipeline import make_pipeline
 
 import fragility as fg
 from fragility.auditing import baselines as _dependence
-from fragility.auditing.certifying import content_keys
+from fragility.blocks.baselines import comparison as dependence
+from fragility.blocks.choice import RowChoice, with_content
 from fragility.canonical import digest_bytes
-from fragility.certificates import BaselineComparison, dependence
-from fragility.certificates.choice import RowChoice, with_content
+from fragility.certificates import BaselineComparison
+from fragility.certificates.integrity import check_integrity
 from fragility.certificates.manifest import manifest_text
 from fragility.certificates.parts import beside_name, encode_part
 from fragility.errors import CertificateError, DataError, ModelError, ProtocolError
+from fragility.evidence.digests import content_keys
 from fragility.evidence.rows import read_rows
-from fragility.verification.integrity import check_integrity
 
 FAMILIES = ("lightgbm", "logistic", "mlp")
 

@@ -24,12 +24,12 @@ from sklearn.preprocessing import FunctionTransformer
 
 import fragility as fg
 import fragility.verification.intervals as recheck
-from fragility.auditing.intervals import intervals_block
+from fragility.blocks.intervals.making import intervals_block
 from fragility.certificates import Certificates, IntervalsDeclaration
+from fragility.certificates.integrity import check_integrity
 from fragility.errors import CertificateError, DataError, ProtocolError
 from fragility.evidence.stability import StabilityInterval, describe_intervals
 from fragility.protocol import bind
-from fragility.verification.integrity import check_integrity
 from fragility.verification.outcome import Verification
 from fragility.verification.verifying import verify
 from fragility.wording import BRACKETED, EXACT, MISSING

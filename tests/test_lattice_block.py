@@ -19,13 +19,13 @@ from sklearn.linear_model import SGDClassifier
 
 import fragility as fg
 from fragility import libraries
-from fragility.auditing.lattice import declare_lattice, lattice_of_rows
+from fragility.blocks.lattice.making import declare_lattice, lattice_of_rows
+from fragility.blocks.lattice.values import LatticeClaims
 from fragility.certificates import Certificates, Manifest
-from fragility.certificates.lattice import LatticeClaims
+from fragility.certificates.integrity import check_integrity
 from fragility.errors import CertificateError, DataError
 from fragility.protocol import bind
 from fragility.search import find_failing_sets
-from fragility.verification.integrity import check_integrity
 from fragility.verification.outcome import Verification
 from fragility.verification.verifying import verify
 from fragility.wording import MINIMUM, NONE_AT_ALL, UNDECIDED, UPPER_BOUND

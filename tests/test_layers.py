@@ -26,16 +26,13 @@ LAYERS: list[set[str]] = [  # lowest first; a module named here stands apart fro
     {"evidence"},
     {"protocol_parts"},
     {"protocol"},
-    {"certificates"},
     {"engines"},
     {"search", "stress", "modes"},
     {"reliability", "parity"},
+    {"blocks"},  # what certificates say
+    {"certificates"},
     {"formats"},
     {"tables"},
-    {"auditing.blocks"},
-    {"auditing.lattice", "auditing.modes", "auditing.intervals"},
-    {"verification.outcome"},
-    {"verification.integrity"},  # a folder to resume is checked first
     {"auditing"},
     {"verification"},
     {"ranking"},

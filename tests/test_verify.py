@@ -21,8 +21,8 @@ from sklearn.linear_model import LogisticRegression
 
 import fragility as fg
 from fragility.auditing.pipeline import audit
+from fragility.blocks.claims import MEASURED, derived_claims
 from fragility.certificates import Certificates, Claims
-from fragility.certificates.claims import MEASURED, derived_claims
 from fragility.certificates.manifest import Tolerance, manifest_text
 from fragility.errors import VerificationError
 from fragility.models import Model

@@ -21,8 +21,8 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from fragility.auditing.baselines import compare_baselines
-from fragility.auditing.modes import MOST_CONFIDENT
 from fragility.auditing.pipeline import audit
+from fragility.blocks.modes import MOST_CONFIDENT
 from fragility.bundled import load_credit_g
 from fragility.canonical import digest_bytes
 from fragility.certificates import AuditSummary, Certificate, Certificates

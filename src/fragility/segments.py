@@ -29,9 +29,9 @@ import pandas as pd
 from scipy import stats
 
 from fragility.arrays import Floats, Integers
+from fragility.blocks.claims import indices_of
 from fragility.canonical import is_missing
 from fragility.certificates import Audit
-from fragility.certificates.claims import indices_of
 from fragility.certificates.flips import FlipBounds, bound_flips, flip_columns
 from fragility.errors import Advice, DataError
 from fragility.evidence.fields import kind_of

@@ -18,8 +18,8 @@ from pipelines import Case, fitted
 import fragility as fg
 from fragility.auditing import files as stream_module
 from fragility.auditing.parts import TableAuditor
+from fragility.certificates.integrity import check_integrity
 from fragility.errors import CertificateError, DataError, ProtocolError
-from fragility.verification.integrity import check_integrity
 
 pytest.importorskip("numba")
 ROWS = 90

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from pipelines import fitted
 
 from fragility.auditing.pipeline import audit
+from fragility.blocks.claims import claims_of, contradictions, row_digests, table_of
 from fragility.canonical import combine_digests
 from fragility.certificates import Certificates, Claims, Manifest
-from fragility.certificates.claims import claims_of, contradictions, row_digests, table_of
 from fragility.certificates.manifest import CLAIM, manifest_text
 from fragility.errors import CertificateError
 from fragility.protocol import Protocol
@@ -261,7 +261,7 @@ def test_rows_are_hashed_as_the_format_says(certs: Certificates, ids: str, monke
         data += (np.rint(claims.one_step_confidence_drop[i] * 2**20) + 0.0).astype("<f8").tobytes()
         data += claims.already_missing[i].astype("u1").tobytes()
         assert digests[i] == hashlib.sha256(context + data).digest()
-    monkeypatch.setattr("fragility.certificates.claims.BLOCK_BYTES", 1500)
+    monkeypatch.setattr("fragility.blocks.claims.BLOCK_BYTES", 1500)
     assert row_digests(claims, context, units) == digests
 
 

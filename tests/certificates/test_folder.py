@@ -22,13 +22,13 @@ from fragility import files
 from fragility.auditing.pipeline import audit
 from fragility.certificates import Certificates
 from fragility.certificates.folder import check_writable_folder, write_folder
+from fragility.certificates.integrity import check_integrity
 from fragility.certificates.manifest import manifest_text
 from fragility.certificates.parts import cut, encode_part
 from fragility.cli import main
 from fragility.errors import CertificateError
 from fragility.files import open_regular, parse_json, replacing, write_text
 from fragility.protocol import Protocol
-from fragility.verification.integrity import check_integrity
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="kills processes")
 LEFTOVER = ".fragility-0123456789abcdef.part"

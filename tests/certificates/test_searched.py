@@ -19,14 +19,14 @@ from hypothesis import strategies as st
 from pipelines import fitted
 
 import fragility as fg
-from fragility.auditing import lattice as _lattice
+from fragility.blocks.choice import RowChoice
+from fragility.blocks.lattice import making as _lattice
+from fragility.blocks.lattice import values as lattice
 from fragility.canonical import digest_bytes
-from fragility.certificates import lattice
-from fragility.certificates.choice import RowChoice
+from fragility.certificates.integrity import check_integrity
 from fragility.certificates.manifest import manifest_text
 from fragility.certificates.parts import beside_name, encode_part
 from fragility.errors import CertificateError, EngineError
-from fragility.verification.integrity import check_integrity
 from fragility.wording import NOT_SEARCHED, ONE_WAY
 
 audit_files = partial(fg.audit_files, other_baselines=False)  # their tests are in test_dependence
@@ -227,8 +227,8 @@ def test_a_smaller_known_set_is_in_the_sentence(case, protocol, rows):
 
 def forge(folder: Path, change) -> None:
     """Replace the table of searched rows, and make manifest and root agree with it again."""
+    from fragility.blocks.claims import digest_from_text
     from fragility.canonical import combine_digests
-    from fragility.certificates.claims import digest_from_text
 
     document = json.loads((folder / "manifest.json").read_text())
     name = next(name for name in document["files"] if name.startswith("searched-"))
@@ -285,8 +285,8 @@ def test_another_choice_of_rows_is_found_without_the_model(saved, change, told):
 
 
 def test_a_false_claim_is_found(saved, case, rows, protocol):
-    from fragility.certificates.claims import digest_text
-    from fragility.certificates.lattice import lattice_claims_of, lattice_context, lattice_digests
+    from fragility.blocks.claims import digest_text
+    from fragility.blocks.lattice.values import lattice_claims_of, lattice_context, lattice_digests
 
     stored = fg.open_audit(saved)
     declared = stored.lattice_declaration

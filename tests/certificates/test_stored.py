@@ -8,10 +8,10 @@ import pytest
 from pipelines import fitted
 
 import fragility as fg
+from fragility.blocks.lattice.values import split_block
 from fragility.certificates import Certificates, StoredAudit
 from fragility.certificates.flips import FlipBounds
 from fragility.certificates.folder import write_folder
-from fragility.certificates.lattice import split_block
 from fragility.certificates.parts import cut
 from fragility.errors import CertificateError
 from fragility.intervals import Share

@@ -170,7 +170,7 @@ def _fresh_audit(sound: Path, place: Path) -> Path:
 
 def _read_audit(folder: Path) -> None:
     from fragility.certificates import Certificates
-    from fragility.verification.integrity import check_integrity
+    from fragility.certificates.integrity import check_integrity
 
     told = " ".join(check.detail for check in check_integrity(folder))
     assert "the folder is malformed" not in told, told

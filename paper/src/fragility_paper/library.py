@@ -5,7 +5,8 @@ scores rows that are bound once, and it tries variants of formulas that a user h
 """
 
 from fragility.arrays import DEFAULT_BYTE_BUDGET
-from fragility.auditing.certifying import PartAuditor, TracedRows, claims_from, input_row_digests
+from fragility.auditing.certifying import PartAuditor, TracedRows
+from fragility.blocks.claims import claims_from
 from fragility.calibration import scaled_probabilities
 from fragility.certificates import Claims
 from fragility.engines.blackbox import ENGINE as BLACKBOX
@@ -14,6 +15,7 @@ from fragility.engines.choice import NativeEngine, choose_native, prepare_answer
 from fragility.engines.lattice.whole import find_lattice
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.evidence.agreement import original_class
+from fragility.evidence.digests import input_row_digests
 from fragility.evidence.groups import merged_fields
 from fragility.evidence.modes import values_frame
 from fragility.files import replacing, write_text

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 from fragility.arrays import DEFAULT_BYTE_BUDGET
 from fragility.auditing.certifying import PartAuditor, TracedRows
-from fragility.auditing.intervals import WantedIntervals
-from fragility.auditing.modes import WantedModes
 from fragility.auditing.pipeline import FEW_ROWS, Blocks, add_blocks, certify_rows, finish_few
+from fragility.blocks.intervals.making import WantedIntervals
+from fragility.blocks.modes import WantedModes
 from fragility.certificates import Certificates
 from fragility.engines.checking import list_checked_states, trace_undecided
 from fragility.engines.choice import ReadyEngine, prepare_answers

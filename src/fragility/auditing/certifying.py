@@ -11,30 +11,23 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 
 from fragility.arrays import DEFAULT_BYTE_BUDGET
-from fragility.auditing.intervals import WantedIntervals, declare_intervals, intervals_block
-from fragility.auditing.lattice import declare_lattice, lattice_of_rows
-from fragility.auditing.modes import WantedModes, declare_modes, modes_of_rows
-from fragility.canonical import Texts, row_digests
-from fragility.certificates import Claims, IntervalsDeclaration, LatticeDeclaration, Manifest, ModesDeclaration
-from fragility.certificates.choice import CONTENT_BYTES
-from fragility.certificates.claims import EXTENTS, FORMAT, Extent, context_digest, derived_claims, table_of
-from fragility.certificates.claims import row_digests as claim_digests
-from fragility.certificates.intervals import IntervalsClaims, intervals_context, with_intervals
-from fragility.certificates.lattice import LatticeClaims, lattice_context, with_block
+from fragility.blocks.claims import EXTENTS, FORMAT, Extent, claims_from, context_digest, table_of
+from fragility.blocks.claims import row_digests as claim_digests
+from fragility.blocks.intervals.making import WantedIntervals, declare_intervals, intervals_block
+from fragility.blocks.intervals.values import IntervalsClaims, intervals_context, with_intervals
+from fragility.blocks.lattice.making import declare_lattice, lattice_of_rows
+from fragility.blocks.lattice.values import LatticeClaims, lattice_context, with_block
+from fragility.blocks.modes import ModesClaims, WantedModes, declare_modes, modes_context, modes_of_rows, with_modes
+from fragility.certificates import IntervalsDeclaration, LatticeDeclaration, Manifest, ModesDeclaration
 from fragility.certificates.manifest import CLAIM, LIMITS, AuditedModel, AuditedRows, EngineUse, Tolerance
-from fragility.certificates.modes import ModesClaims, modes_context, with_modes
 from fragility.engines.blackbox import ENGINE as BLACKBOX
-from fragility.engines.blackbox import trace_blackbox
-from fragility.engines.checking import check_steady_states, trace_checked
-from fragility.engines.choice import NativeEngine, ReadyEngine, choose_native
+from fragility.engines.choice import NativeEngine, ReadyEngine, choose_native, trace_rows
 from fragility.engines.trace import HandedOver, Progress, Trace
 from fragility.errors import Advice, DataError, EngineError, ModelError
 from fragility.evidence import EvidenceRows
-from fragility.evidence.rows import Rows
 from fragility.libraries import library_versions
 from fragility.models import Model
 from fragility.protocol import Protocol, bind
@@ -166,13 +159,7 @@ class PartAuditor:
 
         engine: made ready before, for rows of the form of these.
         """
-        engine = engine or self.make_ready(rows)
-        if engine is None:
-            trace = trace_blackbox(rows, self.protocol, byte_budget=self.byte_budget, progress=progress)
-        else:
-            trace = trace_checked(engine, rows, self.protocol, self.byte_budget, progress)
-        check_steady_states(trace, rows, self.protocol)
-        return trace
+        return trace_rows(rows, self.protocol, engine or self.make_ready(rows), self.byte_budget, progress)
 
     def trace_part(self, X: Any, ids: Sequence[Any] | None = None) -> TracedRows:
         """Return what is observed of raw rows: the first half of their audit, which uses every core."""
@@ -250,45 +237,3 @@ class PartAuditor:
             root_digest=root_digest,
             claims=self.extent,
         )
-
-
-def claims_from(trace: Trace, rows: EvidenceRows, protocol: Protocol) -> Claims:
-    """Return the claims that a trace supports: pure scores over its arrays."""
-    path_predicted = np.column_stack([trace.predicted, trace.path_predicted[:, 1:]])
-    drop = trace.margin[:, None] - trace.one_step_margin
-    confidence_drop = trace.confidence[:, None] - trace.one_step_confidence
-    missing = np.zeros((len(rows.ids), len(protocol.fields)), dtype=bool)
-    if rows.absent is not None:  # a model that rounds by the shape of its batch may differ from itself
-        absent, missing = rows.absent.groups(), rows.absent.missing
-        drop, confidence_drop = np.where(absent, 0.0, drop), np.where(absent, 0.0, confidence_drop)
-    measured = {
-        "predicted": trace.predicted,
-        "margin": trace.margin,
-        "path_margin": trace.path_margin,
-        "path_predicted": path_predicted,
-        "thresholds": trace.threshold,
-        "fade_margin": trace.fade_margin,
-        "one_step_drop": drop,
-    }
-    return Claims(
-        ids=rows.ids,
-        # A model's probabilities may add up to a little more than 1; what is claimed is a probability.
-        confidence=np.minimum(trace.confidence, 1.0),
-        path=trace.order,
-        one_step_confidence_drop=confidence_drop,
-        already_missing=missing,
-        **measured,
-        **derived_claims(measured, protocol),
-    )
-
-
-def content_keys(rows: EvidenceRows | Rows) -> list[bytes]:
-    """Return 16 bytes per row: a hash of its raw values alone, by which rows are chosen whatever they are called."""
-    source = rows.source if isinstance(rows, EvidenceRows) else rows
-    return [digest[:CONTENT_BYTES] for digest in row_digests(source.columns())]
-
-
-def input_row_digests(rows: EvidenceRows | Rows) -> list[bytes]:
-    """Return one digest per row over its id and raw columns."""
-    source = rows.source if isinstance(rows, EvidenceRows) else rows
-    return row_digests({**source.columns(), "id\x00": Texts(map(str, source.ids))})

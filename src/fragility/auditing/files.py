@@ -21,10 +21,7 @@ from pyarrow import fs as arrow_fs
 from fragility.arrays import DEFAULT_BYTE_BUDGET
 from fragility.auditing.baselines import compare_if_possible, stated_claims
 from fragility.auditing.certifying import PartAuditor, TracedRows
-from fragility.auditing.intervals import WantedIntervals, intervals_block, no_intervals
 from fragility.auditing.journal import RESUME, Journal, RunKey
-from fragility.auditing.lattice import no_lattice, search_most_exposed
-from fragility.auditing.modes import WantedModes, modes_of_rows, no_modes
 from fragility.auditing.parts import (
     FIRST_ROWS,
     KEPT_CLAIMS,
@@ -41,6 +38,11 @@ from fragility.auditing.parts import (
     name_rows_in_errors,
 )
 from fragility.auditing.pipeline import run_pipeline
+from fragility.blocks.claims import Extent
+from fragility.blocks.intervals.making import WantedIntervals, intervals_block, no_intervals
+from fragility.blocks.lattice.making import no_lattice, search_most_exposed
+from fragility.blocks.lattice.values import LatticeClaims
+from fragility.blocks.modes import WantedModes, modes_of_rows, no_modes
 from fragility.canonical import combine_digests, digest_bytes
 from fragility.certificates import (
     BaselineComparison,
@@ -49,9 +51,8 @@ from fragility.certificates import (
     ModesDeclaration,
     StoredAudit,
 )
-from fragility.certificates.claims import Extent
 from fragility.certificates.folder import commit, read_protocol_signature, remove_unnamed, writing_into
-from fragility.certificates.lattice import LatticeClaims
+from fragility.certificates.integrity import check_integrity
 from fragility.certificates.manifest import BLOCKS, AuditedRows, ComparedBaselines
 from fragility.certificates.parts import PART_ROWS, read_columns
 from fragility.engines.trace import HandedOver, Progress
@@ -62,7 +63,6 @@ from fragility.merkle import DIGEST_BYTES
 from fragility.progress import Report, progress_bar
 from fragility.protocol import Protocol
 from fragility.tables import RawPart, RowSource, open_source
-from fragility.verification.integrity import check_integrity
 
 
 def audit_files(

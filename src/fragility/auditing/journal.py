@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from fragility.auditing.parts import MadePart, PartRecord
+from fragility.blocks.claims import digest_text
 from fragility.canonical import digest_bytes
-from fragility.certificates.claims import digest_text
 from fragility.certificates.folder import WORK_FOLDER
 from fragility.certificates.manifest import place_text
 from fragility.engines.trace import HandedOver

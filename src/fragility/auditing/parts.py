@@ -23,16 +23,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from threadpoolctl import threadpool_limits
 
-from fragility.auditing.certifying import PartAuditor, TracedRows, content_keys, input_row_digests
-from fragility.auditing.intervals import WantedIntervals
-from fragility.auditing.modes import WantedModes
+from fragility.auditing.certifying import PartAuditor, TracedRows
+from fragility.blocks.baselines.comparison import COMPARED_CLAIMS, choose_compared
+from fragility.blocks.choice import RowChoice, with_content
+from fragility.blocks.claims import Extent, schema_of
+from fragility.blocks.intervals.making import WantedIntervals
+from fragility.blocks.modes import WantedModes
 from fragility.canonical import combine_digests, digest_bytes
-from fragility.certificates.choice import RowChoice, with_content
-from fragility.certificates.claims import Extent, schema_of
-from fragility.certificates.dependence import COMPARED_CLAIMS, choose_compared
 from fragility.certificates.parts import encode_part, part_name
 from fragility.engines.trace import HandedOver
 from fragility.errors import ClusterError, DataError, FragilityError
+from fragility.evidence.digests import content_keys, input_row_digests
 from fragility.evidence.rows import Rows, read_rows
 from fragility.ids import id_keys
 from fragility.merkle import DIGEST_BYTES

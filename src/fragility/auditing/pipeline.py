@@ -13,19 +13,20 @@ from typing import Any, NamedTuple, TypeVar
 import pyarrow as pa
 
 from fragility.arrays import DEFAULT_BYTE_BUDGET
-from fragility.auditing.certifying import CertifiedPart, PartAuditor, TracedRows, content_keys, input_row_digests
-from fragility.auditing.intervals import WantedIntervals, declare_intervals, intervals_block
-from fragility.auditing.lattice import declare_lattice, lattice_of_rows, search_most_exposed
-from fragility.auditing.modes import WantedModes, declare_modes, modes_of_rows
+from fragility.auditing.certifying import CertifiedPart, PartAuditor, TracedRows
+from fragility.blocks.choice import with_content
+from fragility.blocks.intervals.making import WantedIntervals, declare_intervals, intervals_block
+from fragility.blocks.lattice.making import declare_lattice, lattice_of_rows, search_most_exposed
+from fragility.blocks.modes import WantedModes, declare_modes, modes_of_rows
 from fragility.canonical import combine_digests
 from fragility.certificates import Certificates
-from fragility.certificates.choice import with_content
 from fragility.certificates.manifest import AuditedRows
 from fragility.certificates.parts import PART_ROWS
 from fragility.engines.choice import ReadyEngine
 from fragility.engines.trace import HandedOver, Progress
 from fragility.errors import ProtocolError
 from fragility.evidence import EvidenceRows
+from fragility.evidence.digests import content_keys, input_row_digests
 from fragility.merkle import hashed_leaves
 from fragility.models import Model
 from fragility.progress import progress_bar

@@ -28,8 +28,6 @@ import pyarrow as pa
 
 from fragility.arrays import DEFAULT_BYTE_BUDGET
 from fragility.auditing.files import write_table_parts
-from fragility.auditing.intervals import WantedIntervals
-from fragility.auditing.modes import WantedModes
 from fragility.auditing.parts import (
     FIRST_ROWS,
     Failure,
@@ -42,7 +40,9 @@ from fragility.auditing.parts import (
     cut_sorted,
     receive_once,
 )
-from fragility.certificates.claims import Extent
+from fragility.blocks.claims import Extent
+from fragility.blocks.intervals.making import WantedIntervals
+from fragility.blocks.modes import WantedModes
 from fragility.certificates.parts import PART_ROWS
 from fragility.engines.trace import Progress
 from fragility.errors import Advice, ClusterError

@@ -17,14 +17,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fragility.arrays import Integers
-from fragility.certificates.blocks import BlockForm
+from fragility.blocks.baselines.comparison import BaselineComparison
+from fragility.blocks.block import BlockForm
+from fragility.blocks.claims import Claims, Columns, Extent, check_schema, claims_of
+from fragility.blocks.intervals.values import IntervalsClaims, IntervalsDeclaration, intervals_claims_of
+from fragility.blocks.lattice.values import LatticeDeclaration
+from fragility.blocks.modes import ModesClaims, ModesDeclaration, modes_claims_of
 from fragility.certificates.certificate import Certificate
-from fragility.certificates.claims import Claims, Columns, Extent, check_schema, claims_of
-from fragility.certificates.dependence import BaselineComparison
-from fragility.certificates.intervals import IntervalsClaims, IntervalsDeclaration, intervals_claims_of
-from fragility.certificates.lattice import LatticeDeclaration
 from fragility.certificates.manifest import Manifest
-from fragility.certificates.modes import ModesClaims, ModesDeclaration, modes_claims_of
 from fragility.certificates.tally import AuditSummary, Tally
 from fragility.errors import Advice, CertificateError
 from fragility.evidence.modes import MODES

@@ -6,10 +6,10 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fragility.certificates.claims import ALONG_THE_PATH, PER_STEP, present_path
-from fragility.certificates.intervals import IntervalsDeclaration, intervals_of_row
-from fragility.certificates.lattice import FAILURE_FIELDS, LatticeDeclaration
-from fragility.certificates.modes import ModeCost, ModesDeclaration, costs_of_row
+from fragility.blocks.claims import ALONG_THE_PATH, PER_STEP, present_path
+from fragility.blocks.intervals.values import IntervalsDeclaration, intervals_of_row
+from fragility.blocks.lattice.values import FAILURE_FIELDS, LatticeDeclaration
+from fragility.blocks.modes import ModeCost, ModesDeclaration, costs_of_row
 from fragility.drawing.curve import MarginCurve, draw_curve_svg, draw_curve_text
 from fragility.drawing.svg import draw_table, escape, put_side_by_side
 from fragility.errors import CertificateError

@@ -23,7 +23,7 @@ import pandas as pd
 import pyarrow as pa
 
 from fragility.arrays import Booleans, Integers
-from fragility.certificates.lattice import LatticeDeclaration
+from fragility.blocks.lattice.values import LatticeDeclaration
 from fragility.intervals import Share, share_of
 from fragility.protocol import Protocol
 from fragility.scores import EARLY

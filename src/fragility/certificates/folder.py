@@ -18,10 +18,10 @@ from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 
+from fragility.blocks.baselines.comparison import COMPARED_ROWS, BaselineComparison, check_comparison_table
+from fragility.blocks.block import BlockDeclaration
+from fragility.blocks.lattice.values import LatticeDeclaration
 from fragility.canonical import DIGEST_PREFIX, digest_bytes
-from fragility.certificates.blocks import BlockDeclaration
-from fragility.certificates.dependence import COMPARED_ROWS, BaselineComparison, check_comparison_table
-from fragility.certificates.lattice import LatticeDeclaration
 from fragility.certificates.manifest import Manifest, digest_in_name, named_files, parse_manifest
 from fragility.certificates.parts import beside_name, decode_part, encode_part, part_name
 from fragility.envelopes import signed_protocol

@@ -14,12 +14,12 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from fragility.blocks.block import BlockDeclaration
+from fragility.blocks.claims import EXTENTS, FORMAT, Extent
+from fragility.blocks.intervals.values import IntervalsDeclaration
+from fragility.blocks.lattice.values import LatticeDeclaration
+from fragility.blocks.modes import ModesDeclaration
 from fragility.canonical import digest_of
-from fragility.certificates.blocks import BlockDeclaration
-from fragility.certificates.claims import EXTENTS, FORMAT, Extent
-from fragility.certificates.intervals import IntervalsDeclaration
-from fragility.certificates.lattice import LatticeDeclaration
-from fragility.certificates.modes import ModesDeclaration
 from fragility.errors import CertificateError
 from fragility.files import CONTENT_NAME, parse_json
 from fragility.models import ClassLabel

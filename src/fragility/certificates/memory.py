@@ -18,27 +18,23 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fragility.arrays import Floats
-from fragility.canonical import combine_digests, digest_bytes
-from fragility.certificates.audit import Audit, find_position, find_positions
-from fragility.certificates.blocks import BlockDeclaration
-from fragility.certificates.certificate import Certificate
-from fragility.certificates.choice import RowChoice, compare_ids
-from fragility.certificates.claims import (
+from fragility.blocks.baselines.comparison import COMPARED_CLAIMS, BaselineComparison, check_comparison
+from fragility.blocks.block import BlockDeclaration
+from fragility.blocks.choice import RowChoice, compare_ids
+from fragility.blocks.claims import (
     Claims,
     context_digest,
     digest_from_text,
     row_digests,
     table_of,
 )
-from fragility.certificates.dependence import COMPARED_CLAIMS, BaselineComparison, check_comparison
-from fragility.certificates.folder import read_folder, read_protocol_signature, write_folder
-from fragility.certificates.intervals import (
+from fragility.blocks.intervals.values import (
     IntervalsClaims,
     IntervalsDeclaration,
     intervals_context,
     with_intervals,
 )
-from fragility.certificates.lattice import (
+from fragility.blocks.lattice.values import (
     LatticeClaims,
     LatticeDeclaration,
     lattice_claims_of,
@@ -46,8 +42,12 @@ from fragility.certificates.lattice import (
     split_block,
     with_block,
 )
+from fragility.blocks.modes import ModesClaims, ModesDeclaration, modes_context, with_modes
+from fragility.canonical import combine_digests, digest_bytes
+from fragility.certificates.audit import Audit, find_position, find_positions
+from fragility.certificates.certificate import Certificate
+from fragility.certificates.folder import read_folder, read_protocol_signature, write_folder
 from fragility.certificates.manifest import BLOCKS, ComparedBaselines, Manifest
-from fragility.certificates.modes import ModesClaims, ModesDeclaration, modes_context, with_modes
 from fragility.certificates.parts import PART_ROWS, cut
 from fragility.drawing.curve import draw_curve_svg
 from fragility.drawing.svg import draw_table, escape, put_side_by_side

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from fragility.blocks.baselines.comparison import BaselineComparison
 from fragility.certificates.audit import Audit, find_positions
-from fragility.certificates.dependence import BaselineComparison
 from fragility.certificates.folder import (
     BlockReader,
     manifest_bytes,

@@ -12,8 +12,8 @@ import pandas as pd
 import pyarrow as pa
 
 from fragility.arrays import Booleans, Floats
+from fragility.blocks.lattice.values import LatticeDeclaration
 from fragility.certificates.flips import FLIP_COUNTS, bound_flips, read_share
-from fragility.certificates.lattice import LatticeDeclaration
 from fragility.errors import CertificateError, DataError
 from fragility.ids import IdSpan, say_unlabelled
 from fragility.intervals import Share

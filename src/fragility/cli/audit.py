@@ -39,8 +39,8 @@ from fragility.wording import (
 
 if TYPE_CHECKING:
     from fragility.auditing.parts import Workers
+    from fragility.blocks.claims import Extent
     from fragility.certificates import AuditSummary
-    from fragility.certificates.claims import Extent
     from fragility.report import GivenRows, Report
     from fragility.tables import RowSource
 
@@ -275,7 +275,7 @@ def save_after_audit(
 
 def _choose_modes(wanted: bool | None, protocol: fg.Protocol) -> bool | int:
     """Return what `audit_files` takes: every row, none, or some confident rows if the protocol declares modes."""
-    from fragility.auditing.modes import MOST_CONFIDENT, units_by_mode
+    from fragility.blocks.modes import MOST_CONFIDENT, units_by_mode
 
     if wanted is not None:
         return wanted
@@ -302,8 +302,8 @@ def _announce_questions(
     intervals: bool | int | None,
 ) -> None:
     """Say what a model that can only be asked will be asked for beside the audit, before it is."""
-    from fragility.auditing.modes import units_by_mode
-    from fragility.certificates.dependence import COMPARED_ROWS
+    from fragility.blocks.baselines.comparison import COMPARED_ROWS
+    from fragility.blocks.modes import units_by_mode
     from fragility.engines.choice import native_for
     from fragility.modes.losses import count_values
     from fragility.protocol import bind

@@ -283,7 +283,7 @@ BLOCK_MEASURES: tuple[tuple[str, str, Callable[[float], str]], ...] = (
 
 
 def _tabulate_audits(directories: list[Path], audits: list[fg.StoredAudit], summaries: list[AuditSummary]) -> Table:
-    from fragility.certificates.dependence import name_stability
+    from fragility.blocks.baselines.comparison import name_stability
 
     table = Table("")
     for directory in directories:

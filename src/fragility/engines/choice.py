@@ -15,7 +15,14 @@ import numpy as np
 from fragility.arrays import MEBIBYTE, Booleans, Floats, Integers, rows_within
 from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.blackbox import trace_blackbox
-from fragility.engines.checking import compare_answers, compare_traces, find_contradicted, mix_own_answers
+from fragility.engines.checking import (
+    check_steady_states,
+    compare_answers,
+    compare_traces,
+    find_contradicted,
+    mix_own_answers,
+    trace_checked,
+)
 from fragility.engines.trace import Progress, Trace, Tracer
 from fragility.engines.trees.readers import READERS
 from fragility.engines.wrapped.combining import WRAPPERS
@@ -317,3 +324,23 @@ class RowDoubter:
             spared = None if spared is None else spared.of(sure)
             doubted[sure] = compare_answers(self.ready, self.rows, x[sure], spared, ids, p[sure], self.tolerance)
         return doubted
+
+
+def trace_rows(
+    rows: EvidenceRows,
+    protocol: Protocol,
+    engine: ReadyEngine | None,
+    byte_budget: int,
+    progress: Progress | None = None,
+) -> Trace:
+    """Return the trace of bound rows by an engine made ready for them, or by the model itself if there is none.
+
+    A native engine's answers are checked per row. Some states are asked again alone and in other batches, unless there
+    are fewer than four rows.
+    """
+    if engine is None:
+        trace = trace_blackbox(rows, protocol, byte_budget=byte_budget, progress=progress)
+    else:
+        trace = trace_checked(engine, rows, protocol, byte_budget, progress)
+    check_steady_states(trace, rows, protocol)
+    return trace

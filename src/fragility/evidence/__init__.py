@@ -4,6 +4,7 @@ rows          rows as users bring them, checked, in the model's column order
 fields        what each raw field is, and rows made to fit that; dates
 tracing       from transformed columns back to raw fields
 groups        which columns fail together
+digests       digests of raw rows
 absence       what is missing in a row, and so cannot be lost
 bound         the evidence space of a protocol, and rows in it as a matrix that can be stressed
 codec         rows as a matrix and back, as raw fields and as the final estimator takes them

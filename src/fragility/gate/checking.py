@@ -24,9 +24,9 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from fragility.blocks.baselines.comparison import name_stability
 from fragility.certificates import Audit, open_audit
 from fragility.certificates.comparison import differences_between, list_differences
-from fragility.certificates.dependence import name_stability
 from fragility.errors import Advice, DataError
 from fragility.files import write_text
 from fragility.gate.estimates import RetrainedEstimates, compare_retrained

@@ -28,8 +28,8 @@ import pandas as pd
 import pyarrow as pa
 
 from fragility.arrays import Booleans
+from fragility.blocks.baselines.comparison import STABILITY_WORDS, Stability
 from fragility.certificates import Audit
-from fragility.certificates.dependence import STABILITY_WORDS, Stability
 from fragility.certificates.flips import bound_flips, flip_columns
 from fragility.errors import CertificateError
 from fragility.files import read_json

@@ -14,9 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fragility.arrays import is_number
+from fragility.blocks.checks import MALFORMED, Check
 from fragility.canonical import DIGEST_PREFIX, canonical_bytes, digest_bytes, encode, is_missing
 from fragility.certificates import Audit, open_audit
 from fragility.certificates.folder import manifest_bytes, read_document
+from fragility.certificates.integrity import check_integrity
 from fragility.envelopes import PAYLOAD_TYPE, Envelope, Statement, read_envelope, read_statement
 from fragility.errors import Advice, CertificateError, DataError, FragilityError, VerificationError
 from fragility.files import SIGNATURE, write_bytes
@@ -52,8 +54,7 @@ from fragility.reliability.outcomes import FailureProbability
 from fragility.stress.labels import BrittleLabels
 from fragility.trust.keys import is_signed_by, load_private_key, load_public_key, public_pem, with_signature
 from fragility.trust.signing import sign
-from fragility.verification.integrity import check_integrity
-from fragility.verification.outcome import MALFORMED, Check, Outcome
+from fragility.verification.outcome import Outcome
 from fragility.version import __version__
 from fragility.wording import join_names
 

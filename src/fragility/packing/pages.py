@@ -9,7 +9,7 @@ from importlib.resources import files
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
-from fragility.certificates.dependence import name_stability
+from fragility.blocks.baselines.comparison import name_stability
 from fragility.packing.figures import AUDIT, LABELS, RELIABILITY, VERDICTS, Figure, describe_source, list_parities
 from fragility.packing.guidance import FRAMEWORKS, Finding
 from fragility.packing.sources import (

@@ -20,12 +20,12 @@ import pyarrow as pa
 
 import fragility.report.summary as summary
 from fragility.arrays import Floats, Integers
+from fragility.blocks.baselines.comparison import name_stability
+from fragility.blocks.claims import present_path
+from fragility.blocks.modes import costs_of_row
 from fragility.certificates import Audit, BaselineComparison, ModesDeclaration
-from fragility.certificates.claims import present_path
 from fragility.certificates.comparison import differences_between, rows_by_id
-from fragility.certificates.dependence import name_stability
 from fragility.certificates.flips import settled_within
-from fragility.certificates.modes import costs_of_row
 from fragility.errors import DataError
 from fragility.evidence.replacements import Replacement, find_replacements
 from fragility.intervals import Share, difference_of, normal_quantile, paired_difference, share_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fragility.certificates.dependence import Stability, describe_under_all
+from fragility.blocks.baselines.comparison import Stability, describe_under_all
 from fragility.report.summary import (
     Accuracy,
     AuditNumbers,

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from fragility.blocks.baselines.comparison import BaselineAgreement, Stability
 from fragility.certificates.comparison import SettingDifference
-from fragility.certificates.dependence import BaselineAgreement, Stability
 from fragility.evidence.stability import StabilityInterval
 from fragility.intervals import Difference, Share
 from fragility.parity import ModelParity

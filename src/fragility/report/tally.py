@@ -19,10 +19,10 @@ import pyarrow.compute as pc
 
 import fragility.report.summary as summary
 from fragility.arrays import Booleans, Floats, Integers
+from fragility.blocks.claims import indices_of
+from fragility.blocks.modes import modes_claims_of
 from fragility.certificates import Audit, ModesDeclaration
-from fragility.certificates.claims import indices_of
 from fragility.certificates.flips import FLIP_COUNTS, FlipBounds, bound_flips, read_share
-from fragility.certificates.modes import modes_claims_of
 from fragility.intervals import share_of
 from fragility.protocol import Protocol
 from fragility.report.summary import Quartiles

@@ -11,7 +11,7 @@ from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 
 import fragility.review.pages as pages
-from fragility.certificates.intervals import intervals_of_row
+from fragility.blocks.intervals.values import intervals_of_row
 from fragility.errors import CertificateError, DataError
 from fragility.review.desk import Desk, Form, Json, redirect, render
 from fragility.review.history import OPEN, WORDS, Case, case_state

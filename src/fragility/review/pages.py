@@ -15,9 +15,9 @@ import jinja2
 import pyarrow as pa
 from markupsafe import Markup, escape
 
+from fragility.blocks.claims import present_path
+from fragility.blocks.modes import costs_of_row
 from fragility.certificates import Certificate, Certificates, Manifest, ModesDeclaration
-from fragility.certificates.claims import present_path
-from fragility.certificates.modes import costs_of_row
 from fragility.drawing.curve import draw_curve_svg
 from fragility.protocol import Protocol
 from fragility.review.history import DECISIONS, WORDS, CaseState, Entry, find_undos

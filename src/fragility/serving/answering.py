@@ -10,8 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from fragility.blocks.claims import schema_of
 from fragility.certificates import Certificates, Manifest
-from fragility.certificates.claims import schema_of
 from fragility.deciding.guard import Guard
 from fragility.errors import Advice, FragilityError, ProtocolError, name_error
 from fragility.evidence.records import make_records

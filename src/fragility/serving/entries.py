@@ -14,9 +14,9 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
+from fragility.blocks.claims import list_of, schema_of
 from fragility.canonical import is_missing
 from fragility.certificates import Certificates
-from fragility.certificates.claims import list_of, schema_of
 from fragility.errors import CertificateError, DataError, ProtocolError, first_line
 from fragility.evidence.fields import Field, date_text
 from fragility.models import ClassLabel

@@ -20,9 +20,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fragility.auditing.certifying import input_row_digests
+from fragility.blocks.claims import digest_from_text, digest_text
 from fragility.canonical import combine_digests, digest_bytes
-from fragility.certificates.claims import digest_from_text, digest_text
 from fragility.certificates.folder import (
     MANIFEST_FILE,
     commit,
@@ -35,6 +34,7 @@ from fragility.certificates.folder import (
 from fragility.certificates.manifest import BLOCKS, AuditedRows, Manifest, place_text
 from fragility.certificates.parts import encode_part, part_name, read_columns, short_digest
 from fragility.errors import CertificateError, first_line
+from fragility.evidence.digests import input_row_digests
 from fragility.evidence.rows import read_rows
 from fragility.files import LOG_FILE, LOG_PART_NAME, force_to_disk, write_bytes
 from fragility.merkle import hashed_leaves, root_of

@@ -15,9 +15,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from fragility.canonical import digest_of
-from fragility.certificates import Audit, Claims, open_audit
-from fragility.certificates.claims import (
+from fragility.blocks.checks import MALFORMED, Check
+from fragility.blocks.claims import (
     claims_of,
     context_digest,
     contradictions,
@@ -26,6 +25,8 @@ from fragility.certificates.claims import (
     row_digests,
     schema_of,
 )
+from fragility.canonical import digest_of
+from fragility.certificates import Audit, Claims, open_audit
 from fragility.certificates.folder import read_document
 from fragility.certificates.manifest import check_classes, identical, is_digest
 from fragility.errors import Advice, CertificateError, FragilityError, VerificationError
@@ -33,7 +34,7 @@ from fragility.files import parse_json, write_text
 from fragility.merkle import inclusion_proof, root_from_proof
 from fragility.protocol import Protocol
 from fragility.trust.signing import signed_predicate
-from fragility.verification.outcome import MALFORMED, Check, Outcome
+from fragility.verification.outcome import Outcome
 
 FORMAT = "fragility-proof/1"
 FIELDS = (

@@ -12,9 +12,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from fragility.blocks.checks import Check
 from fragility.canonical import DIGEST_PREFIX, digest_bytes
 from fragility.certificates import Audit, open_audit
 from fragility.certificates.folder import MANIFEST_FILE, manifest_bytes, read_document
+from fragility.certificates.integrity import check_integrity
 from fragility.certificates.manifest import identical
 from fragility.envelopes import (
     CERTIFICATES_PREDICATE,
@@ -29,8 +31,7 @@ from fragility.errors import CertificateError, FragilityError, VerificationError
 from fragility.files import SIGNATURE, write_bytes
 from fragility.protocol import Protocol
 from fragility.trust.keys import is_signed_by, load_private_key, load_public_key, with_signature
-from fragility.verification.integrity import check_integrity
-from fragility.verification.outcome import Check, Outcome
+from fragility.verification.outcome import Outcome
 from fragility.version import __version__
 
 SIGNATURE_FILE = "signature.dsse.json"

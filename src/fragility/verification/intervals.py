@@ -23,9 +23,10 @@ import numpy as np
 import pyarrow as pa
 
 from fragility.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats, Integers
-from fragility.auditing.intervals import search_intervals, write_intervals
+from fragility.blocks.checks import Check, Difference, Recheck
+from fragility.blocks.intervals.making import search_intervals, write_intervals
+from fragility.blocks.intervals.values import IntervalsClaims, intervals_claims_of, write_json
 from fragility.certificates import IntervalsDeclaration
-from fragility.certificates.intervals import IntervalsClaims, intervals_claims_of, write_json
 from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.choice import never_reads, refusal
 from fragility.evidence import EvidenceRows
@@ -36,7 +37,6 @@ from fragility.modes.intervals import bind_estimator, choose_fields, search_fiel
 from fragility.modes.searching import EXACT_ENGINES, Axis, Search
 from fragility.modes.stability import NominalStability, StabilityIntervals
 from fragility.protocol import Protocol
-from fragility.verification.outcome import Check, Difference, Recheck
 from fragility.wording import BRACKETED, EXACT
 
 DRAWN_VALUES = 4  # inside each exact interval

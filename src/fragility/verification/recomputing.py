@@ -18,13 +18,15 @@ import pyarrow as pa
 
 from fragility.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats
 from fragility.auditing.baselines import bound_under
-from fragility.auditing.certifying import PartAuditor, claims_from
-from fragility.auditing.lattice import add_chances, claims_of_sets, failures_of, lattice_of_rows
+from fragility.auditing.certifying import PartAuditor
+from fragility.blocks.checks import Check, Difference, Recheck, find_differences
+from fragility.blocks.claims import PER_STEP, claims_from, digest_text, field_names, row_digests
+from fragility.blocks.lattice.making import add_chances, claims_of_sets, failures_of, lattice_of_rows
+from fragility.blocks.lattice.values import FAILURE_FIELDS, LatticeClaims, lattice_claims_of
+from fragility.blocks.modes import modes_claims_of
 from fragility.certificates import Claims, LatticeDeclaration
-from fragility.certificates.claims import PER_STEP, digest_text, field_names, row_digests
-from fragility.certificates.lattice import FAILURE_FIELDS, LatticeClaims, lattice_claims_of
+from fragility.certificates.integrity import audit_context
 from fragility.certificates.manifest import Tolerance
-from fragility.certificates.modes import modes_claims_of
 from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.blackbox import trace_blackbox
 from fragility.engines.checking import check_steady_states
@@ -41,8 +43,6 @@ from fragility.reliability.failure import failure_of_rows
 from fragility.scores import EPSILON
 from fragility.search import failing_sets_of_rows
 from fragility.search.blackbox import live_groups
-from fragility.verification.integrity import audit_context
-from fragility.verification.outcome import Check, Difference, Recheck, find_differences
 from fragility.wording import MINIMUM, NONE_AT_ALL, join_names, none_up_to
 
 EXACT = ("predicted", "flip_budget", "flipped", "thresholds", "path", "path_predicted", "already_missing")

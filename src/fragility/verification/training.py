@@ -10,12 +10,12 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+from fragility.blocks.checks import Check, Difference
 from fragility.certificates.manifest import identical
 from fragility.errors import Advice, FragilityError, VerificationError
 from fragility.evidence.modes import JOINT_FIELDS
 from fragility.models import Model
 from fragility.protocol import Protocol
-from fragility.verification.outcome import Check, Difference
 
 FITTED = ("fields", "columns", "groups", "artificial", "alternatives", "refused", "training_digest", "training_rows")
 FITTED_MODES = ("catalogue", "whole", "ranges")

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fragility.arrays import Floats
+from fragility.blocks.checks import Difference
 from fragility.errors import FragilityError
 from fragility.evidence import EvidenceRows
 from fragility.evidence.bound import to_floats
@@ -21,7 +22,6 @@ from fragility.evidence.rows import Scalar
 from fragility.evidence.tracing import find_categories
 from fragility.models.decision import to_python
 from fragility.protocol import Protocol
-from fragility.verification.outcome import Difference
 
 SAME = 1e-9  # of a cell: by so much may the encoding of a category differ from the baseline
 MOST_CATEGORIES = 1000

@@ -34,23 +34,11 @@ import numpy as np
 import pyarrow as pa
 
 from fragility.arrays import Booleans, Integers
-from fragility.auditing.certifying import content_keys, input_row_digests
+from fragility.blocks.checks import Check, Difference
+from fragility.blocks.choice import compare_ids, with_content
+from fragility.blocks.claims import digest_text
 from fragility.certificates import Audit
-from fragility.certificates.choice import compare_ids, with_content
-from fragility.certificates.claims import digest_text
-from fragility.certificates.parts import PART_ROWS
-from fragility.engines.choice import never_reads
-from fragility.errors import Advice, FragilityError, ProtocolError, VerificationError
-from fragility.evidence import EvidenceRows
-from fragility.evidence.agreement import with_ties_settled
-from fragility.evidence.baselines import find_admitted
-from fragility.ids import IdSpan, id_text, say_other_rows
-from fragility.merkle import packed_root
-from fragility.models import Model
-from fragility.progress import Report, progress_bar
-from fragility.protocol import Protocol, bind
-from fragility.tables import RowSource
-from fragility.verification.integrity import (
+from fragility.certificates.integrity import (
     LoadedAudit,
     check_digests,
     check_equality,
@@ -60,8 +48,21 @@ from fragility.verification.integrity import (
     describe_choice,
     load_audit,
 )
+from fragility.certificates.parts import PART_ROWS
+from fragility.engines.choice import never_reads
+from fragility.errors import Advice, FragilityError, ProtocolError, VerificationError
+from fragility.evidence import EvidenceRows
+from fragility.evidence.agreement import with_ties_settled
+from fragility.evidence.baselines import find_admitted
+from fragility.evidence.digests import content_keys, input_row_digests
+from fragility.ids import IdSpan, id_text, say_other_rows
+from fragility.merkle import packed_root
+from fragility.models import Model
+from fragility.progress import Report, progress_bar
+from fragility.protocol import Protocol, bind
+from fragility.tables import RowSource
 from fragility.verification.intervals import IntervalsRecheck
-from fragility.verification.outcome import NOT_FITTED, Check, Difference, Verification
+from fragility.verification.outcome import NOT_FITTED, Verification
 from fragility.verification.recomputing import BaselineRecheck, ClaimRecheck, LatticeRecheck, ModesRecheck
 from fragility.verification.training import check_training
 from fragility.verification.values import find_unreal

@@ -26,8 +26,8 @@ import numpy as np
 import pyarrow as pa
 
 from fragility.arrays import Floats, Integers
-from fragility.certificates.choice import RowChoice
-from fragility.certificates.claims import check_side_table, float_column, id_array, whole_column
+from fragility.blocks.choice import RowChoice
+from fragility.blocks.claims import check_side_table, float_column, id_array, whole_column
 from fragility.errors import CertificateError
 from fragility.intervals import Share, share_of
 from fragility.protocol import Protocol

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fragility.arrays import Booleans
+from fragility.blocks.choice import RowChoice
+from fragility.blocks.claims import Columns, check_side_table, digest_from_text, digest_text
 from fragility.canonical import combine_digests
-from fragility.certificates.choice import RowChoice
-from fragility.certificates.claims import Columns, check_side_table, digest_from_text, digest_text
 from fragility.errors import CertificateError
 from fragility.protocol import Protocol
 

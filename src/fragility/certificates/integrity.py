@@ -18,20 +18,19 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fragility.arrays import Floats, Integers
-from fragility.auditing.lattice import LATTICE_ENGINES, largest_size
-from fragility.auditing.modes import units_by_mode
-from fragility.certificates import Audit, Claims, LatticeDeclaration, Manifest, open_audit
-from fragility.certificates.blocks import BlockDeclaration
-from fragility.certificates.choice import CLAIMS_TO_CHOOSE, RowChoice
-from fragility.certificates.claims import (
+from fragility.blocks.baselines.comparison import COMPARED_CLAIMS, check_comparison, choose_compared
+from fragility.blocks.block import BlockDeclaration
+from fragility.blocks.checks import MALFORMED, MAX_KEPT, Check, Difference
+from fragility.blocks.choice import CLAIMS_TO_CHOOSE, RowChoice
+from fragility.blocks.claims import (
+    Claims,
     context_digest,
     contradictions,
     digest_from_text,
     digest_text,
     row_digests,
 )
-from fragility.certificates.dependence import COMPARED_CLAIMS, check_comparison, choose_compared
-from fragility.certificates.intervals import (
+from fragility.blocks.intervals.values import (
     IntervalsDeclaration,
     check_intervals_declaration,
     intervals_claims_of,
@@ -39,7 +38,9 @@ from fragility.certificates.intervals import (
     intervals_contradictions,
     intervals_digests,
 )
-from fragility.certificates.lattice import (
+from fragility.blocks.lattice.making import LATTICE_ENGINES, largest_size
+from fragility.blocks.lattice.values import (
+    LatticeDeclaration,
     check_declaration,
     lattice_claims_of,
     lattice_context,
@@ -47,22 +48,24 @@ from fragility.certificates.lattice import (
     lattice_digests,
     seed_of,
 )
-from fragility.certificates.manifest import check_words, identical, is_digest
-from fragility.certificates.modes import (
+from fragility.blocks.modes import (
     ModesDeclaration,
     check_modes_declaration,
     modes_claims_of,
     modes_context,
     modes_contradictions,
     modes_digests,
+    units_by_mode,
 )
+from fragility.certificates.audit import Audit
+from fragility.certificates.manifest import Manifest, check_words, identical, is_digest
+from fragility.certificates.stored import open_audit
 from fragility.engines.choice import ENGINES
 from fragility.errors import CertificateError, ProtocolError, VerificationError
 from fragility.ids import id_keys
 from fragility.libraries import VERSIONED
 from fragility.merkle import packed_root
 from fragility.protocol import Protocol
-from fragility.verification.outcome import MALFORMED, MAX_KEPT, Check, Difference
 
 
 def check_integrity(audit: str | os.PathLike[str] | Audit) -> tuple[Check, ...]:

@@ -6,7 +6,7 @@ Per field of the declaration, with the words of `fragility.evidence.stability`:
     nominal field   state, own value, the categories that flip the decision with the class predicted at each
 
 Values are whole numbers, decimals, dates, texts and truth values, so they stand in the table as JSON text. The block is
-optional and stands in a table of its own (`fragility.certificates.blocks`).
+optional and stands in a table of its own (`fragility.blocks.block`).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fragility.certificates.blocks import BlockDeclaration, BlockForm
-from fragility.certificates.choice import RowChoice
-from fragility.certificates.claims import (
+from fragility.blocks.block import BlockDeclaration, BlockForm
+from fragility.blocks.choice import RowChoice
+from fragility.blocks.claims import (
     Claims,
     RowArrays,
     context_digest,

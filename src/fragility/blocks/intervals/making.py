@@ -11,9 +11,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fragility.arrays import DEFAULT_BYTE_BUDGET, Booleans, Integers
-from fragility.auditing.blocks import Wanted, name_engine, read_wanted
-from fragility.certificates import IntervalsDeclaration
-from fragility.certificates.intervals import CONTENT, IntervalsClaims, Texts, write_json
+from fragility.blocks.intervals.values import CONTENT, IntervalsClaims, IntervalsDeclaration, Texts, write_json
+from fragility.blocks.requests import Wanted, name_engine, read_wanted
 from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.choice import SELF_CHECK_ROWS
 from fragility.errors import DataError

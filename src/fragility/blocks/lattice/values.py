@@ -22,10 +22,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fragility.arrays import Booleans, Floats, Integers
-from fragility.canonical import canonical_bytes
-from fragility.certificates.blocks import BlockForm
-from fragility.certificates.choice import RowChoice
-from fragility.certificates.claims import (
+from fragility.blocks.block import BlockForm
+from fragility.blocks.choice import RowChoice
+from fragility.blocks.claims import (
     FORMAT,
     PROBABILITY_UNIT,
     Claims,
@@ -41,6 +40,7 @@ from fragility.certificates.claims import (
     read_sets_of_names,
     whole_column,
 )
+from fragility.canonical import canonical_bytes
 from fragility.errors import CertificateError
 from fragility.models import ClassLabel
 from fragility.protocol import Protocol

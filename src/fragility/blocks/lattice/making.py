@@ -13,8 +13,15 @@ from typing import Any
 import numpy as np
 
 from fragility.arrays import DEFAULT_BYTE_BUDGET, Floats
-from fragility.certificates import LatticeDeclaration
-from fragility.certificates.lattice import BEAM_WIDTH, LEAST_DRAWS, MOST_EXPOSED, SEARCH_STATES, LatticeClaims, seed_of
+from fragility.blocks.lattice.values import (
+    BEAM_WIDTH,
+    LEAST_DRAWS,
+    MOST_EXPOSED,
+    SEARCH_STATES,
+    LatticeClaims,
+    LatticeDeclaration,
+    seed_of,
+)
 from fragility.engines.lattice.additive import MOST_LIVE
 from fragility.engines.lattice.whole import find_lattice
 from fragility.errors import EngineError, FragilityWarning

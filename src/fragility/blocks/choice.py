@@ -21,11 +21,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fragility.arrays import Integers
+from fragility.evidence.digests import CONTENT_BYTES
 from fragility.ids import id_keys
 
 CONTENT = "content"  # a column of 16 bytes per row, by which rows are chosen where they are at hand
 CLAIMS_TO_CHOOSE = ("id", "confidence", "exposure")
-CONTENT_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)

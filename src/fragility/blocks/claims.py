@@ -27,7 +27,9 @@ import pyarrow.compute as pc
 
 from fragility.arrays import Booleans, Floats, Integers
 from fragility.canonical import BLOCK_BYTES, DIGEST_PREFIX, canonical_bytes, hash_pieces
+from fragility.engines.trace import Trace
 from fragility.errors import CertificateError
+from fragility.evidence import EvidenceRows
 from fragility.models import ClassLabel
 from fragility.protocol import Protocol
 from fragility.scores import collapse, common_loss, exposure, fds, flip_budget, independent_loss, rcma
@@ -134,6 +136,36 @@ def derived_claims(measured: Mapping[str, Any], protocol: Protocol) -> dict[str,
         "independent_loss": independent,
         "common_loss": common,
     }
+
+
+def claims_from(trace: Trace, rows: EvidenceRows, protocol: Protocol) -> Claims:
+    """Return the claims that a trace supports: pure scores over its arrays."""
+    path_predicted = np.column_stack([trace.predicted, trace.path_predicted[:, 1:]])
+    drop = trace.margin[:, None] - trace.one_step_margin
+    confidence_drop = trace.confidence[:, None] - trace.one_step_confidence
+    missing = np.zeros((len(rows.ids), len(protocol.fields)), dtype=bool)
+    if rows.absent is not None:  # a model that rounds by the shape of its batch may differ from itself
+        absent, missing = rows.absent.groups(), rows.absent.missing
+        drop, confidence_drop = np.where(absent, 0.0, drop), np.where(absent, 0.0, confidence_drop)
+    measured = {
+        "predicted": trace.predicted,
+        "margin": trace.margin,
+        "path_margin": trace.path_margin,
+        "path_predicted": path_predicted,
+        "thresholds": trace.threshold,
+        "fade_margin": trace.fade_margin,
+        "one_step_drop": drop,
+    }
+    return Claims(
+        ids=rows.ids,
+        # A model's probabilities may add up to a little more than 1; what is claimed is a probability.
+        confidence=np.minimum(trace.confidence, 1.0),
+        path=trace.order,
+        one_step_confidence_drop=confidence_drop,
+        already_missing=missing,
+        **measured,
+        **derived_claims(measured, protocol),
+    )
 
 
 def contradictions(claims: Claims, protocol: Protocol, extent: Extent = "full") -> list[tuple[int, str]]:

@@ -1,0 +1,1 @@
+"""Blocks: what a certificate says, and all that may be said beside the claims that every certificate has."""

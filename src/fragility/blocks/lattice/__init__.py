@@ -1,0 +1,1 @@
+"""The lattice block: smallest failing sets and failure probabilities."""
