@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Mapping
+import typing
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -16,10 +17,10 @@ import pandas as pd
 import pyarrow as pa
 
 from fragility.arrays import Booleans, Floats, Integers
-from fragility.certificates import Audit
 from fragility.drawing.figure import ReliabilityDisplay
 from fragility.errors import DataError, FragilityError
 from fragility.ids import id_text
+from fragility.protocol import Protocol
 from fragility.saving import JsonFile, save_report, without_nan
 from fragility.text import BriefRepr, align_columns
 from fragility.wording import describe_expected_loss, describe_failure, describe_first_group, describe_single_failures
@@ -30,6 +31,20 @@ if TYPE_CHECKING:
 FORMAT = "fragility-reliability/1"
 ROUNDING = 1e-9  # how far sums that another machine adds up again may lie apart
 ROW_COLUMNS = ("id", "predicted", "confidence", "p_flip", "low", "high", "exact", "method", "expected_margin")
+
+
+class CertifiedRows(typing.Protocol):
+    """What is asked of an audit, in memory or in a folder."""
+
+    @property
+    def manifest(self) -> Any: ...
+
+    @property
+    def protocol(self) -> Protocol: ...
+
+    def __len__(self) -> int: ...
+
+    def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -239,7 +254,7 @@ class FailureProbability(JsonFile, BriefRepr):
         _check_sums(found.to_dict(), document)
         return found
 
-    def check_audit(self, audit: Audit) -> None:
+    def check_audit(self, audit: CertifiedRows) -> None:
         """Refuse an audit of another model, protocol or rows.
 
         Parameters
