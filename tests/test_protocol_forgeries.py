@@ -14,7 +14,7 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import fragility as fg
-from fragility.errors import ProtocolError
+from fragility.errors import EvidenceError, ProtocolError
 
 NUMERIC, WHOLE, NOMINAL = ["age"], ["duration"], ["purpose", "housing"]
 
@@ -94,3 +94,27 @@ def test_raw_baselines_are_those_of_the_catalogue_and_of_the_type() -> None:
         at("housing", "rent")
     with pytest.raises(ProtocolError, match=r"'duration' holds whole numbers, its baseline is 20.5"):
         at("duration", 20.5)
+
+
+@pytest.mark.parametrize("space", ["transformed", "raw"])
+def test_no_group_bears_the_name_of_a_field_it_does_not_hold(space: str) -> None:
+    """Its losses would be read as those of the field, and verified under that name."""
+    model, X = case()
+    exchanged = {"age": ["duration"], "duration": ["age"]}
+    with pytest.raises(EvidenceError, match="a group 'duration', and puts the field 'duration' into the group 'age'"):
+        fg.Protocol.fit(model, X, groups=exchanged, space=space)
+    protocol = fg.Protocol.fit(model, X, groups={"a": ["age"], "b": ["duration"]}, space=space)
+    assert protocol.group_thing == "group of fields"
+    other = {"a": "duration", "b": "age"}
+    groups = tuple(replace(group, name=other.get(group.name, group.name)) for group in protocol.groups)
+    stored = tuple(
+        one
+        if one.groups is None
+        else replace(one, groups=tuple(replace(group, name=other.get(group.name, group.name)) for group in one.groups))
+        for one in protocol.stored
+    )
+    entries = [replace(entry, group=other.get(entry.group, entry.group)) for entry in protocol.modes.catalogue]
+    order = [group.name for group in groups]
+    modes = replace(protocol.modes, catalogue=tuple(sorted(entries, key=lambda entry: order.index(entry.group))))
+    with pytest.raises(ProtocolError, match="has the name of a field that it does not hold"):
+        replace(protocol, groups=groups, stored=stored, modes=modes)

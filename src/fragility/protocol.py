@@ -340,7 +340,7 @@ class Protocol:
     @property
     def group_thing(self) -> str:
         """What a group is, in words: ``field`` where each holds one raw field, else ``group of fields``."""
-        one_each = self.grouping == "raw-origin" or set(self.group_names) == {field.name for field in self.fields}
+        one_each = all(fields == (name,) for name, fields in self.evidence.group_fields.items())
         return "field" if one_each else "group of fields"
 
     @property

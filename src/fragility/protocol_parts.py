@@ -79,6 +79,11 @@ def check_inputs(protocol: Any) -> None:
                 f"the protocol contradicts itself: grouping 'raw-origin', but the group {group!r} holds "
                 f"{list_names(fields)}"
             )
+        if group in known and group not in fields:
+            raise ProtocolError(
+                f"the group {group!r} has the name of a field that it does not hold; it holds {list_names(fields)}: "
+                "give it another name"
+            )
         if protocol.grouping.startswith("merged") and not _is_joined(group, fields, free, known):
             raise ProtocolError(
                 f"the protocol contradicts itself: grouping {protocol.grouping!r}, but the group {group!r} holds "

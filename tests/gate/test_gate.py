@@ -173,6 +173,19 @@ def test_no_measure_passes_by_another_scale(audits, credit, entry, settings, rul
         fg.Gate(limited.rules, written_for={"colour": "red"})
 
 
+def test_no_measure_passes_by_calling_numbers_categories(audits, credit):
+    """They are lost to another value, fade in one step, and noise does not move them."""
+    X, _, good, _ = audits
+    model = LogisticRegression(max_iter=3000).fit(X, credit[1][700:])
+    other = fg.audit(model, X, fg.Protocol.fit(model, X, nominal=FIELDS), modes=True)
+    for rule in ({"measure": "exposure"}, {"measure": "exposure", "mode": "noisy"}, {"measure": "flips_early"}):
+        with pytest.raises(fg.DataError, match=r"protocols that differ in nominal fields \(none against "):
+            gate_of({**rule, "allowance": 0.5}).check(other, good)
+        limited = fg.Gate((fg.Rule(**rule, at_most=1.0),), written_for={"nominal": "none"})
+        with pytest.raises(fg.DataError, match="was written for audits whose nominal is none"):
+            limited.check(other)
+
+
 @pytest.mark.parametrize("allowance", [None, 0.02])
 def test_derived_rules_hold_for_their_own_audit(audits, tmp_path, allowance):
     _, _, good, _ = audits

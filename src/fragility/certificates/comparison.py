@@ -206,6 +206,7 @@ def _settings(first: Protocol, second: Protocol) -> list[Setting]:
         ("baseline", lambda p: p.baseline, True),
         ("decision", lambda p: str(p.decision or "the larger probability"), True),
         ("reading", lambda p: p.reading, True),
+        ("nominal fields", _list_nominal, first.baseline != "missing"),
         ("evidence space", lambda p: p.space, not alike),
         ("depth", lambda p: str(p.depth), min(first.depth, second.depth) < EARLY),
         ("operators", lambda p: _join(p.operators), False),
@@ -215,6 +216,10 @@ def _settings(first: Protocol, second: Protocol) -> list[Setting]:
         ("resolution", lambda p: f"{p.resolution:g}", False),
         ("smoothing", lambda p: f"{p.smoothing:g}", False),
     ]
+
+
+def _list_nominal(protocol: Protocol) -> str:
+    return _join(sorted(field.name for field in protocol.fields if field.kind == "nominal"))
 
 
 def _join(values: Sequence[Any]) -> str:

@@ -103,6 +103,13 @@ def declared_groups(
             f"the group map has a group {name!r}, but does not say where the field {name!r} belongs; name the group "
             "otherwise, or put the field into one"
         )
+    misnamed = [name for name, block in block_of.items() if name != block and name in set(block_of.values())]
+    if misnamed:
+        name = misnamed[0]
+        raise EvidenceError(
+            f"the group map has a group {name!r}, and puts the field {name!r} into the group {block_of[name]!r}; name "
+            "the group otherwise, as its losses would be read as those of the field"
+        )
     block_of |= {name: name for name in alone}
     members = [(column,) if by_column else origin.fields for column, origin in zip(columns, origins, strict=True)]
     groups: dict[str, list[str]] = {block: [] for block in dict.fromkeys(block_of.values())}

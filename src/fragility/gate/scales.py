@@ -37,6 +37,11 @@ def _write_baseline(audit: Audit) -> str:
     return f"explicit {digest_of({column.name: column.baseline for column in protocol.columns})[:19]}"
 
 
+def _list_nominal(audit: Audit) -> str:
+    """Name the fields that fade, move and are lost as categories, whatever their type."""
+    return _join(sorted(field.name for field in audit.protocol.fields if field.kind == "nominal"))
+
+
 def _join(values: Any) -> str:
     return ", ".join(f"{value:.6g}" if isinstance(value, float) else str(value) for value in values) or "none"
 
@@ -44,6 +49,7 @@ def _join(values: Any) -> str:
 ENTRIES: dict[str, Callable[[Audit], str]] = {
     "baseline": _write_baseline,
     "groups": lambda audit: _join(audit.protocol.group_names),
+    "nominal": _list_nominal,
     "decision": lambda audit: str(audit.protocol.decision or "the larger probability"),
     "reading": lambda audit: audit.protocol.reading,
     "depth": lambda audit: str(audit.protocol.depth),
@@ -59,12 +65,12 @@ ENTRIES: dict[str, Callable[[Audit], str]] = {
     "outages": lambda audit: _write_modes(audit)["outages"],
     "rates": _write_rates,
 }
-STATES = ("groups", "decision", "reading", "resolution")  # which states are asked, and what counts as a flip
+STATES = ("groups", "nominal", "decision", "reading", "resolution")  # which states are asked, and what counts as a flip
 MARGINS = (*STATES, "smoothing")
 BY_MEASURE = {
     "flips_early": (*STATES, "baseline"),
     "exposure": (*MARGINS, "baseline", "depth", "operators", "severities", "exposure_weights"),
-    "lost": ("groups", "decision", "resolution", "baseline", "rates"),
+    "lost": ("groups", "nominal", "decision", "resolution", "baseline", "rates"),
     "brittle": (*MARGINS, "baseline"),
     "accuracy": ("decision",),
     "auroc": (),
