@@ -108,6 +108,8 @@ def link_within_the_site(app, docname, source):
 
     def relink(link):
         target = os.path.normpath(os.path.join(os.path.dirname(here), link[1]))
+        if target.startswith("examples/"):
+            target = f"docs/auto_{target.removesuffix('.py')}.rst"  # as the gallery shows it
         for original, copy in COPIES.items():
             if target.startswith(original):
                 target = f"docs/{copy}{target.removeprefix(original)}"

@@ -39,7 +39,7 @@ SET_UP = REPOSITORY / "docs" / "guide" / "auditing.md"
 REFERENCE = "](auditing.md#the-model-of-this-guide)"
 BLOCK = re.compile(r"^```(\w*|\{\w+\})\n(.*?)^```", re.MULTILINE | re.DOTALL)
 RUNNABLE = {"python", "bash"}
-NEEDS = {"training": "torch", "how-it-compares": "shap", "parity": "skl2onnx", "models": "mlflow"}
+NEEDS = {"training": "torch", "parity": "skl2onnx", "models": "mlflow"}
 NEEDS |= {"mlflow": "mlflow", "decision-time": "fastapi", "recipes": "torch"}
 ENTRY_POINTS = {"fragility.commands"}  # a group of entry points, no module
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
-NEEDS = {"plot_native_categories": "lightgbm"}
+NEEDS = {"plot_native_categories": "lightgbm", "plot_side_by_side": "shap"}
 
 
 @pytest.mark.parametrize("example", sorted(EXAMPLES.glob("plot_*.py")), ids=lambda path: path.stem)
