@@ -216,3 +216,10 @@ def test_a_reliability_analysis_gives_its_section(made, tmp_path) -> None:
     (tmp_path / "list.json").write_text("[]")
     refused = refuse("report", made / "audit", "--reliability", tmp_path / "list.json", "--out", tmp_path / "no.md")
     assert "expected a reliability analysis of format" in refused and not (tmp_path / "no.md").exists()
+
+
+def test_the_command_to_verify_names_what_was_given(made, tmp_path) -> None:
+    words = ["--data", made / "test.parquet", *COLUMNS, "--model", made / "model.skops"]
+    assert run("report", made / "audit", *words, "--out", tmp_path / "r.md").code == 0
+    (command,) = re.findall(r"fragility verify [^\n]*", (tmp_path / "r.md").read_text(encoding="utf-8"))
+    assert "MODEL" not in command and run(*command.split()[1:]).code == 0

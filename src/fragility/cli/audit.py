@@ -15,7 +15,7 @@ from rich.markup import escape
 import fragility as fg
 import fragility.cli.options as opt
 from fragility.cli.options import list_options, load_protocol, option, refuse_declared, refuse_without
-from fragility.cli.outputs import plan_folder
+from fragility.cli.outputs import list_sources, plan_folder
 from fragility.cli.reading import tabulate_segments
 from fragility.cli.reliability import find_log, read_rates
 from fragility.cli.tables import (
@@ -220,12 +220,7 @@ def audit(
         protocol_signature=signature,
         workers=cluster,
     )
-    given = {
-        "--model": model, "--data": data, "--target": target, "--id": columns.id_column, "--rows": rows,
-        "--separator": csv.separator, "--encoding": csv.encoding, "--decimal": csv.decimal,
-        "--classes": loading.classes,
-    }  # fmt: skip
-    words = [word for option, value in given.items() if value is not None for word in (option, value)]
+    words = list_sources(model, data, target, columns.id_column, csv, loading, rows)
     shown = None
     if by or not must_be_read_whole(source):
         shown = GivenRows(source, loaded, just_audited=True)
@@ -241,7 +236,6 @@ def audit(
             f"the report does not say what to make reliable first, since there are more than {RANKED_ROWS:,} rows; "
             "fragility reliability does"
         )
-    words += ["--trust"] * loading.trust
     report = save_after_audit(certs, out_dir, labels, words, shown, by or (), reliability)
     _print_summary(certs, out_dir, time.perf_counter() - started, report.summary.audits[0].segments)
 

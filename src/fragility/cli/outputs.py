@@ -11,9 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fragility.cli.options import CsvOptions, LoadingOptions
 from fragility.cli.terminal import note
 from fragility.errors import DataError
 from fragility.files import precious_kind, replacing
+from fragility.formats import kind_of_file
 
 # path -> how it looked when the command began
 _planned: dict[Path, object] = {}
@@ -93,6 +95,26 @@ def save_result(result: Any, *paths: Path | None) -> None:
         if path is not None:
             result.save(path)
             note(f"written to {path}")
+
+
+def list_sources(
+    model: str,
+    data: object,
+    target: str | None,
+    id_column: str | None,
+    csv: CsvOptions,
+    loading: LoadingOptions,
+    rows: object = None,
+) -> list[str]:
+    """Return the words by which `fragility verify` finds the model and the rows that a command was given."""
+    given = {
+        "--model": model, "--data": data, "--target": target, "--id": id_column, "--rows": rows,
+        "--classes": loading.classes, "--returns": loading.returns,
+    }  # fmt: skip
+    if kind_of_file(str(data)) in ("csv", None):
+        given |= {"--separator": csv.separator, "--encoding": csv.encoding, "--decimal": csv.decimal}
+    words = [str(word) for option, value in given.items() if value is not None for word in (option, value)]
+    return [*words, *["--trust"] * loading.trust]
 
 
 def draw(display: Any, path: Path) -> None:

@@ -10,7 +10,7 @@ import typer
 import fragility as fg
 import fragility.cli.options as opt
 from fragility.cli.options import MODEL_HELP, argument, option, refuse_without
-from fragility.cli.outputs import plan_files
+from fragility.cli.outputs import list_sources, plan_files
 from fragility.cli.reading import open_rows, read_labels
 from fragility.cli.tables import read_own_labels, read_stress_labels
 from fragility.cli.terminal import note
@@ -83,7 +83,7 @@ def report(
 
       fragility report audit-logistic/ audit-boosting/ --out models.md
     """
-    from fragility.report import REPORT_FILE, SUFFIXES, Report, is_report
+    from fragility.report import REPORT_FILE, SUFFIXES, Report, is_report, verify_command
 
     if data is None:
         refuse_without("--data", context, "model")
@@ -114,6 +114,12 @@ def report(
         truth = read_own_labels(rows, target)
     made = Report.of(
         audits,
+        verify=None
+        if model is None or data is None
+        else [
+            verify_command(folder, *list_sources(model, data, target, id_column, csv, loading))
+            for folder in directories
+        ],
         labels=truth,
         brittle=None if stress is None else read_stress_labels(stress, form),
         min_confidence=min_confidence,

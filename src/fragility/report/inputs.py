@@ -9,6 +9,7 @@ They are one value per row, so this part of the report holds a few bytes for eve
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -32,7 +33,7 @@ from fragility.models import Model
 from fragility.policy import STARTS, LabelledRows, fit_rule
 from fragility.protocol import Protocol
 from fragility.report.summary import Accuracy, Case, FieldValue, ReviewView
-from fragility.report.tally import Piece
+from fragility.report.tally import Piece, count_first
 from fragility.saving import without_nan
 from fragility.segments import PART_ROWS, RowValues, read_values
 from fragility.stress.labels import BrittleLabels
@@ -178,7 +179,8 @@ class LabelTally:
         scores, wrong, focus = self._join()
         bad = wrong[focus]
         order = np.argsort(scores["exposure"][focus], kind="stable")
-        fifths = [_share(bad[part]) for part in np.array_split(order, FIFTHS)]
+        ends = [len(order) - count_first(place / FIFTHS, len(order)) for place in range(FIFTHS, -1, -1)]
+        fifths = [_share(bad[order[start:end]]) for start, end in itertools.pairwise(ends)]
         exposed, rest = fifths[-1], _share(bad[order[: len(order) - fifths[-1].rows]])
         return Accuracy(
             right=_share(~wrong),
@@ -223,7 +225,7 @@ def _share(flags: Booleans) -> Share:
 def count_found(score: Floats, bad: Booleans) -> tuple[int, ...]:
     """Return how many of those sought lie in the first 0%, 1% ... 100% of the rows, highest score first."""
     found = np.concatenate([[0], np.cumsum(bad[np.argsort(-score, kind="stable")])])
-    return tuple(int(found[round(share * len(bad))]) for share in SHARES)
+    return tuple(int(found[count_first(share, len(bad))]) for share in SHARES)
 
 
 def read_classes(labels: Mapping[Hashable, object]) -> dict[str, str]:

@@ -31,6 +31,7 @@ from fragility.report.modes import list_case_intervals, list_case_modes, show_mo
 from fragility.report.parity import show_parities
 from fragility.report.sentences import count_focus, name_all, name_focus, name_limit
 from fragility.report.summary import AuditNumbers, Case, Dependence, GroupRole, ReliabilityNumbers, ReportSummary
+from fragility.report.tally import count_first
 from fragility.segments import SegmentShares
 from fragility.text import shorten
 from fragility.wording import (
@@ -435,7 +436,7 @@ def _show_reviews(audit: AuditNumbers) -> Section:
         for share in BUDGETS:
             place = view.shares.index(share)
             found = (write_part(counts[place], view.found_in_all) for counts in (view.by_exposure, view.by_confidence))
-            rows.append((f"{write_percent(share)} ({round(share * view.rows):,})", *found))
+            rows.append((f"{write_percent(share)} ({count_first(share, view.rows):,})", *found))
         head = ("reviewed", "by exposure", "by confidence")
         table = Table(f"{view.sought.capitalize()} predictions found", head, rows)
         caption = f"How many of the {view.sought} predictions a review finds, by its size."

@@ -6,6 +6,7 @@ are read from histograms: of n values the ceil(q n)-th smallest, at the histogra
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -52,6 +53,11 @@ Row = dict[str, Any]
 
 
 # --- reading an audit -----------------------------------------------------------------------------------------
+
+
+def count_first(share: float, rows: int) -> int:
+    """Return how many rows a share of them is: a fifth of 1,907 is 382, wherever the report speaks of one."""
+    return math.ceil(share * rows - 1e-9)
 
 
 @dataclass(frozen=True, eq=False)
@@ -243,12 +249,12 @@ class SetTally:
             self.lost += _sum_whole(_read_column(piece.table, "failure_probability"))
 
     def find_threshold(self, share: float) -> tuple[float, int]:
-        """Return the exposure from which at least this share of the rows begins, and how many lie there."""
+        """Return the exposure from which this share of the rows begins, and how many rows that is."""
         above = np.cumsum(self.exposures[::-1])[::-1]
         if self.rows == 0:
             return float("nan"), 0
-        step = int(np.flatnonzero(above >= np.ceil(share * self.rows))[-1])
-        return step / EXPOSURE_STEPS, int(above[step])
+        wanted = count_first(share, self.rows)
+        return int(np.flatnonzero(above >= wanted)[-1]) / EXPOSURE_STEPS, wanted
 
     def summarise(self, cases: Sequence[summary.Case], condition: str | None) -> summary.SetNumbers:
         """Return what was counted; `cases` are the worst rows, already read; `condition` is how evidence fails."""
