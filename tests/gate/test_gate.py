@@ -344,6 +344,9 @@ def test_verdicts_are_written_for_people_and_for_machines(audits, tmp_path):
     suite = ElementTree.parse(found.save(tmp_path / "gate.xml")).getroot()
     assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("2", "1", "0")
     assert suite[0].find("failure") is not None and len(suite[1]) == 0
+    twice = gate_of({"measure": "exposure", "at_most": 0.9}, {"measure": "exposure", "allowance": 0.05})
+    cases = [case.attrib for case in ElementTree.fromstring(twice.check(worse, good).to_junit().encode())]
+    assert len({(case["classname"], case["name"]) for case in cases}) == 2  # a CI system keeps one of each name
     page = found.save(tmp_path / "gate.md").read_text()
     assert "a &#124; &#60;b&#62; &#38; &#92;x1b&#91;2J" in page and "\x1b" not in page
     assert "\x1b" not in found.save(tmp_path / "gate.txt").read_text()

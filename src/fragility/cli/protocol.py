@@ -152,6 +152,14 @@ def show(file: FileArgument) -> None:
             value = f"{own:.6g}" if isinstance(own, float) else str(own)
             table.add_row(escape(group.name) if i == 0 else "", escape(name), column.kind, escape(value))
     console.print(table)
+    if protocol.space == "transformed" and protocol.inputs:
+        console.print(
+            "Baselines are in the units of the model's own columns, after its preprocessing (scaled, say, or encoded). "
+            "A report with --data and --model shows what each raw value becomes.",
+            soft_wrap=True,
+        )
+    else:
+        console.print("Baselines are raw values.")
 
 
 def _list_mode_facts(modes: FailureModes) -> list[tuple[str, str]]:
