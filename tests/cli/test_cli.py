@@ -232,8 +232,7 @@ def test_protocol_is_written_shown_and_checked(made, tmp_path):
     shown = run("protocol", "show", file)
     assert all(name in shown.out for name in protocol.group_names) and protocol.digest in shown.out
     assert "Baselines are in the units of the model's own columns, after its preprocessing" in shown.out
-    words = ["--baseline", "missing", "--space", "raw"]
-    assert run("protocol", "write", tmp_path / "raw.json", *source, *words).code == 0
+    assert run("protocol", "write", tmp_path / "raw.json", *source, "--space", "raw").code == 0
     assert "Baselines are raw values." in run("protocol", "show", tmp_path / "raw.json").out
     checked = run("protocol", "check", file, "--model", made / "model.skops", "--data", made / "test.parquet", *COLUMNS)
     assert checked.code == 0 and "60 rows" in checked.out
