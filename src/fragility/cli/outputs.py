@@ -15,7 +15,6 @@ from fragility.cli.options import CsvOptions, LoadingOptions
 from fragility.cli.terminal import note
 from fragility.errors import DataError
 from fragility.files import precious_kind, replacing
-from fragility.formats import kind_of_file
 
 # path -> how it looked when the command began
 _planned: dict[Path, object] = {}
@@ -107,6 +106,8 @@ def list_sources(
     rows: object = None,
 ) -> list[str]:
     """Return the words by which `fragility verify` finds the model and the rows that a command was given."""
+    from fragility.formats import kind_of_file  # loads pandas
+
     given = {
         "--model": model, "--data": data, "--target": target, "--id": id_column, "--rows": rows,
         "--classes": loading.classes, "--returns": loading.returns,
