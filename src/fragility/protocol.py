@@ -605,11 +605,14 @@ class Protocol:
         return cls.from_json(text)
 
 
-def bind(model: Any, X: Any, protocol: Protocol, ids: Any = None) -> EvidenceRows:
-    """Return the rows of ``X`` in the protocol's evidence space, ready for an engine; rows may be bound already."""
+def bind(model: Any, X: Any, protocol: Protocol, ids: Any = None, *, tried: bool = False) -> EvidenceRows:
+    """Return the rows of ``X`` in the protocol's evidence space, ready for an engine; rows may be bound already.
+
+    tried: the model has been tried on these rows, when they were bound before in a space of the same columns.
+    """
     if not isinstance(protocol, Protocol):
         raise ProtocolError(
             f"a Protocol was expected, got {type(protocol).__name__}; make one with Protocol.fit or read one with "
             "Protocol.load"
         )
-    return bind_rows(model, X, protocol.evidence, ids)
+    return bind_rows(model, X, protocol.evidence, ids, tried=tried)

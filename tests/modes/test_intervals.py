@@ -32,7 +32,7 @@ from fragility.errors import DataError, ProtocolError
 from fragility.evidence.fields import Field
 from fragility.evidence.modes import Range
 from fragility.modes.scales import Scale, rank_decimals, unrank_decimals
-from fragility.modes.searching import Bracket, finish, narrow
+from fragility.modes.searching import Bracket, narrow
 
 RESOLUTION = 1e-6
 
@@ -479,6 +479,16 @@ def test_neighbouring_ranks_are_neighbouring_decimals(value, precision):
             assert unrank_decimals(rank + step, precision)[0] == beyond[0]
 
 
+def finish(probes, measure):
+    """Return what a search finds; measure(searches, places) -> residuals."""
+    try:
+        asked = next(probes)
+        while True:
+            asked = probes.send(measure(*asked))
+    except StopIteration as stop:
+        return stop.value
+
+
 @settings(deadline=None)
 @given(
     st.lists(st.tuples(*[st.floats(-1e12, 1e12)] * 3), min_size=1, max_size=8),
@@ -502,6 +512,32 @@ def test_a_search_ends_at_the_neighbours_of_the_turn(triples, whole, slope):
     inside, outside = finish(narrow(scale, start), lambda some, at: measure(good[some], at))
     assert (outside == inside + 1).all()
     assert (measure(good, inside) >= 0).all() and (measure(good, outside) < 0).all()
+
+
+class CountedScaler(StandardScaler):
+    """A preprocessing that counts how often it is asked."""
+
+    calls = 0
+
+    def transform(self, X, copy=None):
+        CountedScaler.calls += 1
+        return super().transform(X, copy)
+
+
+@pytest.mark.parametrize("family", ["logistic", "mlp", "lightgbm"])
+@pytest.mark.parametrize("space", ["transformed", "raw"])
+def test_more_fields_take_no_more_calls(family, space):
+    """All fields are searched together: a call costs a pipeline far more than a row."""
+    values = np.random.default_rng(4).normal(size=(300, 10))
+    X = pd.DataFrame(values, columns=[f"v{j}" for j in range(10)])
+    y = (values.sum(axis=1) > 0).astype(int)
+    model = make_pipeline(CountedScaler(), pipelines.estimator(family)).fit(X, y)
+    protocol, counts = fg.Protocol.fit(model, X, space=space), []
+    for names in (["v0"], list(X)):
+        CountedScaler.calls = 0
+        fg.find_stability_intervals(model, X[:20], protocol, names)
+        counts.append(CountedScaler.calls)
+    assert counts[1] < 3 * counts[0]  # the longest search decides
 
 
 # --- columns of several fields, sparse rows, times ------------------------------------------------------------------

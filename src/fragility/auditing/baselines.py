@@ -130,14 +130,15 @@ def compare_rows(
     claims = [(protocol.baseline, *own)]
     for name in protocol.alternatives:
         other = protocol.with_baseline(name)
-        claims.append((name, *_claims_under(bound_under(rows, other), other, others, byte_budget)[1]))
+        claims.append((name, *_claims_under(bound_under(rows, protocol, other), other, others, byte_budget)[1]))
     baselines = tuple(name for name, *_ in claims)
     return BaselineComparison(comparison_table(rows.ids, claims), baselines, protocol.depth)
 
 
-def bound_under(rows: EvidenceRows, protocol: Protocol) -> EvidenceRows:
-    """Return the same raw rows, bound under another protocol for the same model."""
-    return bind(rows.model, rows.source.native, protocol, rows.ids)
+def bound_under(rows: EvidenceRows, declared: Protocol, other: Protocol) -> EvidenceRows:
+    """Return raw rows that are bound under one protocol, bound under the same with another baseline."""
+    tried = other.space == declared.space
+    return bind(rows.model, rows.source.native, other, rows.ids, tried=tried)
 
 
 def _claims_under(rows: EvidenceRows, protocol: Protocol, engine: str, byte_budget: int) -> tuple[str, OneBaseline]:

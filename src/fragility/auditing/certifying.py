@@ -131,9 +131,12 @@ class PartAuditor:
         needs = () if self.native is None else self.native.needs
         return library_versions(self.model.libraries.union(needs))
 
-    def bind(self, X: Any, ids: Any = None) -> EvidenceRows:
-        """Return further rows, bound; refuse rows for which the first decisions do not hold."""
-        rows = bind(self.model, X, self.protocol, ids)
+    def bind(self, X: Any, ids: Any = None, *, tried: bool = False) -> EvidenceRows:
+        """Return further rows, bound; refuse rows for which the first decisions do not hold.
+
+        tried: they are rows of the audit, on which the model was tried when they were audited.
+        """
+        rows = bind(self.model, X, self.protocol, ids, tried=tried)
         if rows.model.link != self.model.link:
             raise ModelError(
                 f"{self.model.kind}: {self.model.link} gives the probabilities of the first rows, but not those of the "

@@ -405,7 +405,7 @@ class FolderSink:
         def search(rows: KeptRows) -> pa.Table | None:
             block: LatticeClaims | None = no_lattice(auditor.protocol)
             if len(rows):
-                bound = auditor.bind(rows.frame, rows.ids)
+                bound = auditor.bind(rows.frame, rows.ids, tried=True)
                 block = search_most_exposed(bound, auditor.protocol, declared, auditor.byte_budget)
             return None if block is None else auditor.add_block(rows.claims.select(["id"]), block)[0]
 
@@ -418,7 +418,7 @@ class FolderSink:
         def assess(rows: KeptRows) -> pa.Table:
             block = no_modes(declared)
             if len(rows):
-                bound, margin = auditor.bind(rows.frame, rows.ids), rows.claims.column("margin").to_numpy()
+                bound, margin = auditor.bind(rows.frame, rows.ids, tried=True), rows.claims.column("margin").to_numpy()
                 block = modes_of_rows(bound, auditor.protocol, declared, margin, auditor.byte_budget)
             return auditor.add_modes(rows.claims.select(["id"]), block)[0]
 
@@ -433,7 +433,7 @@ class FolderSink:
         def find(rows: KeptRows) -> pa.Table:
             block = no_intervals(declared)
             if len(rows):
-                bound = auditor.bind(rows.frame, rows.ids)
+                bound = auditor.bind(rows.frame, rows.ids, tried=True)
                 block = intervals_block(bound, auditor.protocol, declared, auditor.byte_budget)
             return auditor.add_intervals(rows.claims.select(["id"]), block)[0]
 
@@ -448,7 +448,7 @@ class FolderSink:
         def compare(rows: KeptRows) -> pa.Table | None:
             if not len(rows):
                 return None
-            bound, own = auditor.bind(rows.frame, rows.ids), stated_claims(rows.claims)
+            bound, own = auditor.bind(rows.frame, rows.ids, tried=True), stated_claims(rows.claims)
             found = compare_if_possible(bound, protocol, own, auditor.engine, auditor.byte_budget)
             return None if found is None else found.table
 

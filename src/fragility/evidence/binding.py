@@ -28,17 +28,21 @@ CONFIRM_ROWS = 64  # rows on which a known link is compared with the model's own
 CLOSE = 1e-3  # below this margin, rounding may decide what a model predicts
 
 
-def bind_rows(model: Any, X: Any, space: EvidenceSpace, ids: Any = None) -> EvidenceRows:
-    """Return the rows of ``X`` in an evidence space, ready for an engine; bound rows are returned as they are."""
+def bind_rows(model: Any, X: Any, space: EvidenceSpace, ids: Any = None, *, tried: bool = False) -> EvidenceRows:
+    """Return the rows of ``X`` in an evidence space, ready for an engine; bound rows are returned as they are.
+
+    tried: the model has been tried on these rows, when they were bound before in a space of the same columns.
+    """
     wrapped = Model.wrap(model)
     if isinstance(X, EvidenceRows):
         _check_bound(wrapped, X, space, ids)
         return X
     rows, fitting = read_fitting_rows(wrapped, X, space, ids)
     bound = bind_fitting_rows(wrapped, fitting, space)
-    if space.space == "transformed" and wrapped.transformer is not None:
-        check_origins(wrapped, fitting, space)
-    check_steady(bound, space.resolution)
+    if not tried:
+        if space.space == "transformed" and wrapped.transformer is not None:
+            check_origins(wrapped, fitting, space)
+        check_steady(bound, space.resolution)
     if space.decision is not None and bound.decided is None:
         starts = range(0, len(bound), BATCH_ROWS)
         p = np.concatenate([bound.predict(bound.dense(start, start + BATCH_ROWS)) for start in starts])

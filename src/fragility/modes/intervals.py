@@ -120,13 +120,8 @@ def make_search(
 def search_fields(search: Search, chosen: Sequence[Field], report: Report | None = None) -> StabilityIntervals:
     """Return the intervals of some fields, in their order."""
     axes = [search.make_axis(field) for field in chosen if field.name in search.ranges or field.kind == "numeric"]
-    known = [axis for axis in axes if search.engine == "trees" and search.is_known(axis)]
-    edges = search.find_edges(known)
     found: dict[str, OrderedStability | NominalStability] = {}
-    for axis in axes:
-        found[axis.field.name] = search.find_ends(axis, edges.get(axis.field.name))
-        if report is not None:
-            report(len(found), len(chosen))
+    found |= search.find_ends(axes, lambda finished: None if report is None else report(finished, len(chosen)))
     found |= search.find_categories([field for field in chosen if field.name not in found])
     if report is not None:
         report(len(chosen), len(chosen))

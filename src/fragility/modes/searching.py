@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import cycle, islice
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -66,6 +66,46 @@ class Edges(NamedTuple):
     first: Integers  # (K,) the first place of each piece but the lowest
     beside: Integers  # places on either side of each edge, rising
     cells: Floats  # (len(beside), d)
+
+
+class Question(NamedTuple):
+    """Rows in which a field takes other values, to be asked of the model; m rows."""
+
+    name: str
+    columns: Integers  # those that come from the field
+    who: Integers  # (m,)
+    values: pd.Series  # (k,) of the field
+    which: Integers  # (m,) the value of each row
+
+    def part(self, part: slice) -> Question:
+        """Return some of the rows."""
+        return self._replace(who=self.who[part], which=self.which[part])
+
+    @property
+    def taken(self) -> pd.Series:
+        """(m,) the values that the rows take."""
+        return self.values.take(self.which).reset_index(drop=True)
+
+
+class Attempt(NamedTuple):
+    """A field whose ends are found by asking at candidates."""
+
+    axis: Axis
+    who: Integers  # (m,) the rows
+    candidates: Integers  # places, rising
+    into: OrderedStability
+
+
+class LineEnd(NamedTuple):
+    """Where a linear model flips on one side; m rows."""
+
+    side: int
+    who: Integers  # (m,)
+    inside: Integers  # (m,) the last place at which the decision holds
+    outside: Integers  # (m,) the next one
+
+
+Found = TypeVar("Found")
 
 
 class Search:
@@ -129,9 +169,29 @@ class Search:
         table = self.frame.iloc[[0] * count].reset_index(drop=True)
         return self.rows.encode(table.assign(**values))
 
-    def encode_places(self, axis: Axis, places: Integers) -> Floats:
-        """Return the cells (k, d) of k places of a field."""
-        return self.encode({axis.field.name: axis.scale.column(places)})
+    def _encode_together(
+        self, searches: Mapping[str, tuple[Axis, Generator[Integers, Floats, Found]]]
+    ) -> dict[str, Found]:
+        """Return what the searches of fields find, which yield places and are sent their cells.
+
+        The places of all fields are encoded together: a call costs a preprocessing far more than a row.
+        """
+        found: dict[str, Found] = {}
+        cells: Floats | None = None
+        waiting: dict[str, Integers] = dict.fromkeys(searches, np.zeros(0, dtype=np.int64))
+        while waiting:
+            for name, places in list(waiting.items()):
+                try:
+                    search = searches[name][1]
+                    waiting[name] = next(search) if cells is None else search.send(cells[: len(places)])
+                except StopIteration as stop:
+                    found[name] = stop.value
+                    del waiting[name]
+            count = max(map(len, waiting.values()), default=0)
+            if waiting:
+                columns = {name: searches[name][0].scale.column(np.resize(p, count)) for name, p in waiting.items()}
+                cells = self.encode(columns)
+        return found
 
     def ask_cells(self, who: Integers, columns: Integers, cells: Floats) -> Floats:
         """Return (m, C) the model's own probabilities of rows ``who`` in which c columns hold cells (m, c)."""
@@ -145,18 +205,73 @@ class Search:
 
     def ask_values(self, who: Integers, columns: Integers, name: str, values: pd.Series, which: Integers) -> Floats:
         """Return (m, C) the same where a field takes values[which], a column of k values."""
-        p = np.empty((len(who), self.rows.n_classes))
-        if not len(who):
-            return p
-        if all(self.origins[j].fields == (name,) for j in columns):
-            return self.ask_cells(who, columns, self.encode({name: values})[:, columns][which])
+        return self.ask_together([Question(name, columns, who, values, which)])[0]
+
+    def ask_together(self, questions: Sequence[Question]) -> list[Floats]:
+        """Return the (m, C) probabilities of each of some questions, about different fields; in as few calls as may be.
+
+        A call costs a pipeline far more than a row.
+        """
+        found = [np.empty((len(asked.who), self.rows.n_classes)) for asked in questions]
+        alone = [self._come_alone(asked.columns, asked.name) for asked in questions]
+        separate = [i for i, own in enumerate(alone) if own and len(questions[i].who)]
+        if separate:
+            count = max(len(questions[i].values) for i in separate)
+            everything = self.encode({questions[i].name: _repeat(questions[i].values, count) for i in separate})
+            for batch in self._make_batches(questions, separate):
+                cells = np.concatenate([self.take_cells(questions[i].who[part]) for i, part in batch])
+                start = 0
+                for i, part in batch:
+                    asked = questions[i].part(part)
+                    stop = start + len(asked.who)
+                    cells[start:stop, asked.columns] = everything[:, asked.columns][asked.which]
+                    start = stop
+                self._spread(self.rows.predict(cells), batch, found)
+        joint = [i for i, own in enumerate(alone) if not own and len(questions[i].who)]
+        for batch in self._make_batches(questions, joint):
+            self._spread(self._ask_tables([questions[i].part(part) for i, part in batch]), batch, found)
+        return found
+
+    def _come_alone(self, columns: Integers, name: str) -> bool:
+        """Whether columns come from one field, so that the cells of a value are the same in every row."""
+        return all(self.origins[j].fields == (name,) for j in columns)
+
+    def _make_batches(self, questions: Sequence[Question], chosen: Sequence[int]) -> Iterator[list[tuple[int, slice]]]:
+        """Yield parts of questions that can be asked at once."""
+        batch, room = list[tuple[int, slice]](), self.step
+        for i in chosen:
+            start, size = 0, len(questions[i].who)
+            while start < size:
+                part = slice(start, min(start + room, size))
+                batch.append((i, part))
+                start, room = part.stop, room - (part.stop - part.start)
+                if not room:
+                    yield batch
+                    batch, room = [], self.step
+        if batch:
+            yield batch
+
+    @staticmethod
+    def _spread(p: Floats, batch: Sequence[tuple[int, slice]], found: Sequence[Floats]) -> None:
+        start = 0
+        for i, part in batch:
+            stop = start + part.stop - part.start
+            found[i][part] = p[start:stop]
+            start = stop
+
+    def _ask_tables(self, questions: Sequence[Question]) -> Floats:
+        """Return the (m, C) probabilities of questions, one after another, about whole raw rows."""
         assert self.rows.encode is not None
-        for start in range(0, len(who), self.step):
-            part = slice(start, start + self.step)
-            taken = values.iloc[which[part]].reset_index(drop=True)
-            table = self.frame.iloc[who[part]].reset_index(drop=True).assign(**{name: taken})
-            p[part] = self.rows.predict(self.rows.encode(table))
-        return p
+        stops = np.cumsum([len(asked.who) for asked in questions])
+        table = self.frame.iloc[np.concatenate([asked.who for asked in questions])].reset_index(drop=True)
+        changed = dict[str, pd.Series]()
+        for asked, stop in zip(questions, stops, strict=True):
+            column = changed.get(asked.name, table[asked.name])
+            made = _put(column, slice(stop - len(asked.who), stop), asked.taken)
+            if made is None:  # the other rows would be handed over in another type
+                return np.concatenate([self._ask_tables([each]) for each in questions])
+            changed[asked.name] = made
+        return self.rows.predict(self.rows.encode(table.assign(**changed)))
 
     def take_cells(self, who: Integers) -> Floats:
         """Return (m, d) the cells of some rows, a copy."""
@@ -165,9 +280,12 @@ class Search:
 
     def ask_places(self, axis: Axis, who: Integers, places: Integers) -> tuple[Floats, Integers]:
         """Return (residual, class) of rows ``who`` at places: a residual below 0 is a flip, to that class."""
+        return self.measure(self.ask_together([self.question(axis, who, places)])[0], self.original[who])
+
+    def question(self, axis: Axis, who: Integers, places: Integers) -> Question:
+        """Return the question about rows ``who`` at places of a field."""
         distinct, which = np.unique(places, return_inverse=True)
-        p = self.ask_values(who, axis.columns, axis.field.name, axis.scale.column(distinct), which)
-        return self.measure(p, self.original[who])
+        return Question(axis.field.name, axis.columns, who, axis.scale.column(distinct), which)
 
     def measure(self, p: Floats, original: Integers) -> tuple[Floats, Integers]:
         """Return (residual, best other class) at probabilities p (m, C)."""
@@ -199,33 +317,46 @@ class Search:
         few = own.whole and axis.scale.high - axis.scale.low < MOST_VALUES
         return self.engine in EXACT_ENGINES and axis.owned and bool(len(axis.columns)) and (axis.rising or few)
 
-    def find_ends(self, axis: Axis, edges: Edges | None) -> OrderedStability:
-        """Return the intervals of a field of numbers or dates; edges: between the pieces of its values, for trees."""
+    def find_ends(self, axes: Sequence[Axis], note: Callable[[int], None]) -> dict[str, OrderedStability]:
+        """Return the intervals of fields of numbers or dates; ``note`` is told how many fields are finished."""
+        known = [axis for axis in axes if len(axis.columns) and self.is_known(axis)]
+        movable = {axis.field.name: who for axis in known if len(who := self._list_movable(axis))}
+        reading = [axis for axis in known if axis.field.name in movable]
+        found = {axis.field.name: self._start(axis) for axis in axes}
+        exact = {axis.field.name: axis.places.fits for axis in axes if not len(axis.columns)}  # the model reads none
+        if self.engine == "trees":
+            edges = self.find_edges(reading)
+            for axis in reading:
+                name = axis.field.name
+                if (own := edges[name]) is not None:
+                    exact[name] = self._search_pieces(axis, movable[name], own, found[name])
+                    note(len(exact))
+        elif self.engine == "linear":
+            exact |= self._search_lines(reading, movable, found)
+        attempts = []
+        for axis in axes:
+            into, exactly = found[axis.field.name], exact.get(axis.field.name, np.zeros(len(self.rows), dtype=bool))
+            into.state[exactly] = STATES.index(EXACT)
+            if len(rest := np.flatnonzero(axis.places.fits & ~exactly)):
+                attempts.append(Attempt(axis, rest, self.list_candidates(axis), into))
+        self.try_places(attempts, lambda finished: note(len(axes) - len(attempts) + finished))
+        return found
+
+    def _start(self, axis: Axis) -> OrderedStability:
+        """Return a field's intervals before the search: as wide as the training range."""
         n, scale, places = len(self.rows), axis.scale, axis.places
-        listed = axis.field.name in self.ranges
         unfit = np.where(places.known, STATES.index(NOT_WHOLE), STATES.index(MISSING))
-        state = unfit if listed else np.full(n, STATES.index(UNLISTED))
+        state = unfit if axis.field.name in self.ranges else np.full(n, STATES.index(UNLISTED))
         ends = np.stack([np.minimum(places.place, scale.low), np.maximum(places.place, scale.high)], axis=1)
-        into = OrderedStability(scale, places.place, state, ends, np.zeros_like(ends), np.full((n, 2), NOWHERE))
-        exactly = np.zeros(n, dtype=bool)
-        if not len(axis.columns):  # the model does not read it
-            exactly = places.fits
-        elif self.is_known(axis):
-            within = places.fits & ~self.doubted
-            if not axis.rising:  # nothing is known of values beyond the training range
-                within &= (places.place >= scale.low) & (places.place <= scale.high)
-            who = np.flatnonzero(within)
-            if not len(who):
-                pass  # no row has a value to move
-            elif edges is not None:
-                exactly = self._search_pieces(axis, who, edges, into)
-            elif self.engine == "linear" and self._is_convex(axis):
-                exactly = self._search_line(axis, who, into)
-        state[exactly] = STATES.index(EXACT)
-        rest = np.flatnonzero(places.fits & ~exactly)
-        if len(rest):
-            self._try_places(axis, rest, self.list_candidates(axis), into)
-        return into
+        return OrderedStability(scale, places.place, state, ends, np.zeros_like(ends), np.full((n, 2), NOWHERE))
+
+    def _list_movable(self, axis: Axis) -> Integers:
+        """Return the rows in which the values of a known field can be looked at by the engine."""
+        scale, places = axis.scale, axis.places
+        within = places.fits & ~self.doubted
+        if not axis.rising:  # nothing is known of values beyond the training range
+            within &= (places.place >= scale.low) & (places.place <= scale.high)
+        return np.flatnonzero(within)
 
     def list_candidates(self, axis: Axis) -> Integers:
         """Return the places that are tried where ends cannot be exact: values of the catalogue, ends of the range."""
@@ -244,80 +375,113 @@ class Search:
         n = len(place)
         ends, state = np.zeros((n, 2), dtype=np.int64), np.full(n, STATES.index(UNLISTED))
         into = OrderedStability(scale, place, state, ends, np.zeros_like(ends), np.full((n, 2), NOWHERE))
-        self._try_places(axis, np.flatnonzero(within), np.arange(scale.low, scale.high + 1), into)
+        self.try_places([Attempt(axis, np.flatnonzero(within), np.arange(scale.low, scale.high + 1), into)])
         into.state[within] = STATES.index(EXACT)
         return into
 
-    def _try_places(self, axis: Axis, who: Integers, candidates: Integers, into: OrderedStability) -> None:
-        """Fill in intervals whose ends are such places, or the rows' own; the model is asked from x outward."""
-        into.state[who] = STATES.index(BRACKETED)
-        into.flips_to[who] = NOWHERE
-        place = axis.places.place[who]
-        into.ends[who] = place[:, None]
-        for side, way in ((BELOW, -1), (ABOVE, 1)):
-            rest = np.arange(len(who))
-            start = np.searchsorted(candidates, place, side="left" if side == BELOW else "right")
-            at = start - 1 if side == BELOW else start
-            while len(rest := rest[(at[rest] >= 0) & (at[rest] < len(candidates))]):
-                probes = candidates[at[rest]]
-                residual, to = self.ask_places(axis, who[rest], probes)
-                flipped = residual < 0
-                into.flips[who[rest[flipped]], side] = probes[flipped]
-                into.flips_to[who[rest[flipped]], side] = to[flipped]
-                into.ends[who[rest[~flipped]], side] = probes[~flipped]
-                rest = rest[~flipped]
-                at[rest] += way
+    def try_places(self, attempts: Sequence[Attempt], note: Callable[[int], None] | None = None) -> None:
+        """Fill in intervals whose ends are candidates, or the rows' own; the model is asked from x outward.
+
+        All fields and both sides go outward together, as far as memory allows.
+        """
+        finished = 0
+        while finished < len(attempts):
+            sizes = np.cumsum([2 * len(attempt.who) for attempt in attempts[finished:]])
+            stop = finished + max(1, int((sizes <= self.step).sum()))
+            going = [_Outward(attempt) for attempt in attempts[finished:stop]]
+            while going := [each for each in going if each.is_going]:
+                if note is not None:
+                    note(stop - len(going))
+                questions = [self.question(each.axis, each.who, each.probes) for each in going]
+                for each, p in zip(going, self.ask_together(questions), strict=True):
+                    each.note(*self.measure(p, self.original[each.who]))
+            finished = stop
 
     # --- linear models --------------------------------------------------------------------------------------
 
-    def _is_convex(self, axis: Axis) -> bool:
-        """Return whether the values that hold are known to form an interval.
+    def _search_lines(
+        self, axes: Sequence[Axis], movable: Mapping[str, Integers], into: Mapping[str, OrderedStability]
+    ) -> dict[str, Booleans]:
+        """Fill in the intervals of fields; return (n,) the rows that the model itself confirms at every end.
+
+        A field whose values do not hold on one interval is left out.
+        """
+        searches = {
+            axis.field.name: (axis, self._search_line(axis, movable[axis.field.name], into[axis.field.name]))
+            for axis in axes
+        }
+        lines = {name: sides for name, sides in self._encode_together(searches).items() if sides is not None}
+        questions = [
+            self.question(
+                searches[name][0],
+                np.concatenate([side.who for side in sides for _ in range(2)]),
+                np.concatenate([places for side in sides for places in (side.inside, side.outside)]),
+            )
+            for name, sides in lines.items()
+        ]
+        exact = dict[str, Booleans]()
+        for (name, sides), asked, p in zip(lines.items(), questions, self.ask_together(questions), strict=True):
+            residual, to = self.measure(p, self.original[asked.who])
+            done, found, start = np.zeros(len(self.rows), dtype=bool), into[name], 0
+            done[movable[name]] = True
+            for side, who, inside, outside in sides:
+                within, beyond = (slice(start + k * len(who), start + (k + 1) * len(who)) for k in range(2))
+                start = beyond.stop
+                done[who[(residual[within] < -MOST_ROUNDING) | (residual[beyond] >= MOST_ROUNDING)]] = False
+                found.ends[who, side], found.flips[who, side] = inside, outside
+                found.flips_to[who, side] = to[beyond]
+            exact[name] = done
+        return exact
+
+    def _search_line(
+        self, axis: Axis, who: Integers, into: OrderedStability
+    ) -> Generator[Integers, Floats, list[LineEnd] | None]:
+        """Return where the decision flips on both sides; None if this is not known. Yields places, is sent cells."""
+        convex = yield from self._is_convex(axis)
+        if not convex:
+            return None
+        place, sides = axis.places.place[who], list[LineEnd]()
+        own = yield from self._score_places(axis, who, place)
+        for side in (BELOW, ABOVE):
+            outer = into.ends[who, side]
+            residual = yield from self._score_places(axis, who, outer)
+            turned = np.flatnonzero((residual < 0) & (own >= 0) & (outer != place))
+            flipped = who[turned]
+            probes = narrow(axis.scale, Bracket(place[turned], outer[turned], own[turned], residual[turned]))
+            try:
+                some, places = next(probes)
+                while True:
+                    some, places = probes.send((yield from self._score_places(axis, flipped[some], places)))
+            except StopIteration as stop:
+                sides.append(LineEnd(side, flipped, *stop.value))
+        return sides
+
+    def _is_convex(self, axis: Axis) -> Generator[Integers, Floats, bool]:
+        """Return whether the values that hold are known to form an interval. Yields places, is sent their cells.
 
         One column changes, in one direction, and differences of log-probabilities are linear in it.
         """
         if self.rows.n_classes > 2 and link_for(self.rows) is not softmax_probabilities:
             return False
-        ends = np.array([axis.scale.low, axis.scale.high])
-        cells = self.encode_places(axis, ends if axis.listed is None else axis.listed)
+        cells = yield np.array([axis.scale.low, axis.scale.high]) if axis.listed is None else axis.listed
         steps = np.diff(cells[:, axis.columns], axis=0)
         one_way = bool(((steps >= 0).all(axis=0) | (steps <= 0).all(axis=0)).all())
         return one_way and int((steps != 0).any(axis=0).sum()) <= 1
 
-    def _search_line(self, axis: Axis, who: Integers, into: OrderedStability) -> Booleans:
-        """Fill in the intervals of rows ``who``; return (n,) those that the model itself confirms at every end."""
-        place, done = axis.places.place[who], np.zeros(len(self.rows), dtype=bool)
-        done[who] = True
-        own = self._score_places(axis, who, place)
-        for side in (BELOW, ABOVE):
-            outer = into.ends[who, side]
-            residual = self._score_places(axis, who, outer)
-            turned = np.flatnonzero((residual < 0) & (own >= 0) & (outer != place))
-            flipped = who[turned]
-
-            def measure(some: Integers, probes: Integers, flipped: Integers = flipped) -> Floats:
-                return self._score_places(axis, flipped[some], probes)
-
-            start = Bracket(place[turned], outer[turned], own[turned], residual[turned])
-            inside, outside = finish(narrow(axis.scale, start), measure)
-            within, beyond = (self.ask_places(axis, flipped, places) for places in (inside, outside))
-            done[flipped[(within[0] < -MOST_ROUNDING) | (beyond[0] >= MOST_ROUNDING)]] = False
-            into.ends[flipped, side], into.flips[flipped, side] = inside, outside
-            into.flips_to[flipped, side] = beyond[1]
-        return done
-
-    def _score_places(self, axis: Axis, who: Integers, places: Integers) -> Floats:
-        """Return residuals like those of ``ask_places``, summed row by row.
+    def _score_places(self, axis: Axis, who: Integers, places: Integers) -> Generator[Integers, Floats, Floats]:
+        """Return residuals like those of ``ask_places``, summed row by row. Yields places, is sent their cells.
 
         The model's own sums are rounded by the shape of their batch, which must not move an end.
         """
         distinct, which = np.unique(places, return_inverse=True)
-        encoded, scores = self.encode_places(axis, distinct), GroupScores.of(self.rows)
+        encoded = (yield distinct)[:, axis.columns]
+        scores = GroupScores.of(self.rows)
         offset = np.zeros(self.rows.n_classes) if self.rows.offset is None else self.rows.offset
         residual = np.empty(len(who))
         for start in range(0, len(who), self.step):
             part = slice(start, start + self.step)
             cells = self.take_cells(who[part])
-            cells[:, axis.columns] = encoded[np.ix_(which[part], axis.columns)]
+            cells[:, axis.columns] = encoded[which[part]]
             raw = np.stack([(cells * w).sum(axis=1) for w in scores.coefficients], axis=1) + scores.intercept
             if scores.n_outputs == 1:
                 raw = np.concatenate([np.zeros_like(raw), raw], axis=1)
@@ -331,24 +495,8 @@ class Search:
     # --- trees ----------------------------------------------------------------------------------------------
 
     def find_edges(self, axes: Sequence[Axis]) -> dict[str, Edges | None]:
-        """Return the edges between the pieces of fields; the probes of all fields are encoded together."""
-        searches = {axis.field.name: (axis, self._find_edges(axis)) for axis in axes}
-        found: dict[str, Edges | None] = {}
-        cells: Floats | None = None
-        waiting: dict[str, Integers] = dict.fromkeys(searches, np.zeros(0, dtype=np.int64))
-        while waiting:
-            for name, places in list(waiting.items()):
-                try:
-                    search = searches[name][1]
-                    waiting[name] = next(search) if cells is None else search.send(cells[: len(places)])
-                except StopIteration as stop:
-                    found[name] = stop.value
-                    del waiting[name]
-            count = max(map(len, waiting.values()), default=0)
-            if waiting:
-                columns = {name: searches[name][0].scale.column(np.resize(p, count)) for name, p in waiting.items()}
-                cells = self.encode(columns)
-        return found
+        """Return the edges between the pieces of fields; None where a field's tests have no order."""
+        return self._encode_together({axis.field.name: (axis, self._find_edges(axis)) for axis in axes})
 
     def _find_edges(self, axis: Axis) -> Generator[Integers, Floats, Edges | None]:
         """Return the edges of one field, None if its tests have no order. Yields places and is sent their cells."""
@@ -489,6 +637,61 @@ class Search:
                     found[names[u]].flips_to[who, r] = np.where(held, NOWHERE, to)
 
 
+class _Outward:
+    """The candidates of a field on both sides of each row, as far as they have been asked about."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self.axis, own, self.candidates, self.into = attempt
+        place = self.axis.places.place[own]
+        self.into.state[own] = STATES.index(BRACKETED)
+        self.into.flips_to[own] = NOWHERE
+        self.into.ends[own] = place[:, None]
+        below = np.searchsorted(self.candidates, place, side="left") - 1
+        above = np.searchsorted(self.candidates, place, side="right")
+        self.who, self.at = np.tile(own, 2), np.concatenate([below, above])
+        self.side = np.repeat([BELOW, ABOVE], len(own))
+        self._keep(np.ones(len(self.who), dtype=bool))
+
+    @property
+    def is_going(self) -> bool:
+        return len(self.who) > 0
+
+    @property
+    def probes(self) -> Integers:
+        """(m,) the next place of each row and side that has not flipped."""
+        return np.asarray(self.candidates[self.at])
+
+    def note(self, residual: Floats, to: Integers) -> None:
+        """Enter what the model said at the probes."""
+        flipped, probes, into = residual < 0, self.probes, self.into
+        where = self.who[flipped], self.side[flipped]
+        into.flips[where], into.flips_to[where] = probes[flipped], to[flipped]
+        into.ends[self.who[~flipped], self.side[~flipped]] = probes[~flipped]
+        self.at = self.at + np.where(self.side == BELOW, -1, 1)
+        self._keep(~flipped)
+
+    def _keep(self, going: Booleans) -> None:
+        kept = going & (self.at >= 0) & (self.at < len(self.candidates))
+        self.who, self.side, self.at = self.who[kept], self.side[kept], self.at[kept]
+
+
+def _repeat(column: pd.Series, count: int) -> pd.Series:
+    """Return a column of ``count`` cells, those of a shorter one over and over."""
+    return column.take(np.resize(np.arange(len(column)), count)).reset_index(drop=True)
+
+
+def _put(column: pd.Series, part: slice, values: pd.Series) -> pd.Series | None:
+    """Return a column with other values in some of its cells; None where that would change its type."""
+    if part == slice(0, len(column)):
+        return values
+    numbers = all(isinstance(own.dtype, np.dtype) and own.dtype.kind in "iuf" for own in (column, values))
+    if column.dtype != values.dtype and not (numbers and np.result_type(column, values) == column.dtype):
+        return None
+    made = column.copy()
+    made.iloc[part] = values.array
+    return made
+
+
 def _catalogue_column(protocol: Protocol, field: Field, frame: pd.DataFrame) -> pd.Series:
     values = tuple(weigh_values(protocol.modes, field.name))
     if field.type != "date" or not values:
@@ -549,13 +752,3 @@ def narrow(scale: Scale, start: Bracket) -> Probes:
         outside[rest[~holds]], at_outside[rest[~holds]] = places[~holds], residual[~holds]
         last_inside[rest] = holds
     return inside, outside
-
-
-def finish(probes: Probes, measure: Callable[[Integers, Integers], Floats]) -> tuple[Integers, Integers]:
-    """Return what a search finds; measure(searches, places) -> residuals."""
-    try:
-        asked = next(probes)
-        while True:
-            asked = probes.send(measure(*asked))
-    except StopIteration as stop:
-        return stop.value  # type: ignore[no-any-return]

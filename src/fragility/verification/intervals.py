@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 
 from fragility.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats, Integers
@@ -34,7 +35,7 @@ from fragility.evidence.modes import values_frame
 from fragility.evidence.stability import to_number
 from fragility.evidence.tracing import Origin
 from fragility.modes.intervals import bind_estimator, choose_fields, search_fields
-from fragility.modes.searching import EXACT_ENGINES, Axis, Search
+from fragility.modes.searching import EXACT_ENGINES, Axis, Question, Search
 from fragility.modes.stability import NominalStability, StabilityIntervals
 from fragility.protocol import Protocol
 from fragility.wording import BRACKETED, EXACT
@@ -42,6 +43,7 @@ from fragility.wording import BRACKETED, EXACT
 DRAWN_VALUES = 4  # inside each exact interval
 ASKED_VALUES = 1024  # of a field: at most so many are asked one by one where an engine is not available
 SIDES = (("low", "below", -1), ("high", "above", 1))
+ENDS = tuple(end for end, _, _ in SIDES)
 
 
 @dataclass(eq=False)
@@ -155,58 +157,75 @@ class Questions:
 
     def ask_ends(self) -> list[Difference]:
         """Return the ends at which the decision does not hold, and the flips that are none, or to another class."""
-        differences = []
+        names = [name for end, beyond, _ in SIDES for name in (end, beyond)]
+        parts = list[list[tuple[str, Integers]]]()  # of each axis: the rows that have such a value
+        questions = list[Question]()
         for place, axis in enumerate(self.axes):
-            for end, beyond, _ in SIDES:
-                for name in (end, beyond):
-                    texts = getattr(self.claimed, name)[:, place]
-                    who = np.flatnonzero(texts != None)  # noqa: E711
-                    residual, to = self._ask(axis, who, texts[who])
-                    for row, r, label in zip(who, residual, to, strict=True):
-                        text = str(texts[row])
-                        told = None
-                        if name == end and r < -self.tolerance:
-                            told = f"flips to {self.classes[label]!r}"
-                        if name == beyond and r >= self.tolerance:
-                            told = "holds"
-                        elif name == beyond and write_json(json.loads(text)[1]) != write_json(self.classes[label]):
-                            told = f"flips to {self.classes[label]!r}"
-                        if told is not None:
-                            field = f"interval_{name} of {axis.field.name}"
-                            differences.append(Difference(self.claimed.ids[row], field, text, told))
+            texts = {name: getattr(self.claimed, name)[:, place] for name in names}
+            parts.append([(name, np.flatnonzero(texts[name] != None)) for name in names])  # noqa: E711
+            who = np.concatenate([rows for _, rows in parts[-1]])
+            questions.append(self._question(axis, who, np.concatenate([texts[name][rows] for name, rows in parts[-1]])))
+        differences = []
+        for place, (residual, to) in enumerate(self._ask(questions)):
+            start = 0
+            for name, rows in parts[place]:
+                stop = start + len(rows)
+                for row, r, label in zip(rows, residual[start:stop], to[start:stop], strict=True):
+                    stated = str(getattr(self.claimed, name)[row, place])
+                    if (told := self._dispute(name, stated, r, label)) is not None:
+                        field = f"interval_{name} of {self.claimed.fields[place]}"
+                        differences.append(Difference(self.claimed.ids[row], field, stated, told))
+                start = stop
         return differences
+
+    def _dispute(self, name: str, stated: str, residual: float, label: int) -> str | None:
+        """Return what the model says of an end, or of a flip beyond one, if that differs from the claim."""
+        if name in ENDS:
+            return f"flips to {self.classes[label]!r}" if residual < -self.tolerance else None
+        if residual >= self.tolerance:
+            return "holds"
+        same = write_json(json.loads(stated)[1]) == write_json(self.classes[label])
+        return None if same else f"flips to {self.classes[label]!r}"
 
     def ask_inside(self) -> list[Difference]:
         """Return the exact intervals within which the decision flips at one of a few random values."""
-        differences, chance = list[Difference](), np.random.default_rng(secrets.randbits(128))
+        chance, probed = np.random.default_rng(secrets.randbits(128)), list[tuple[int, Integers, Integers]]()
         for place, axis in enumerate(self.axes):
             exact = (self.claimed.state[:, place] == EXACT) & (self.claimed.low[:, place] != None)  # noqa: E711
             who = np.flatnonzero(exact)
             if not len(who):
                 continue
-            ends = np.stack([self._places(axis, getattr(self.claimed, end)[who, place]) for end, _, _ in SIDES])
-            for probes in axis.scale.draw(ends[0], ends[1], DRAWN_VALUES, chance):
-                residual, _ = self.search.ask_places(axis, who, probes)
-                for i in np.flatnonzero(residual < -self.tolerance):
-                    low, high = (getattr(self.claimed, end)[who[i], place] for end, _, _ in SIDES)
-                    told = f"flips at {axis.scale.value(int(probes[i]))}"
-                    field = f"interval of {axis.field.name}"
-                    differences.append(Difference(self.claimed.ids[who[i]], field, f"{low} to {high}", told))
+            ends = np.stack([self._places(axis, getattr(self.claimed, end)[who, place]) for end in ENDS])
+            probes = np.concatenate(list(axis.scale.draw(ends[0], ends[1], DRAWN_VALUES, chance)))
+            probed.append((place, np.tile(who, DRAWN_VALUES), probes))
+        questions = [self.search.question(self.axes[place], who, probes) for place, who, probes in probed]
+        differences = list[Difference]()
+        for (place, who, probes), (residual, _) in zip(probed, self._ask(questions), strict=True):
+            for i in np.flatnonzero(residual < -self.tolerance):
+                low, high = (getattr(self.claimed, end)[who[i], place] for end in ENDS)
+                told = f"flips at {self.axes[place].scale.value(int(probes[i]))}"
+                field = f"interval of {self.claimed.fields[place]}"
+                differences.append(Difference(self.claimed.ids[who[i]], field, f"{low} to {high}", told))
         return differences
 
     def _places(self, axis: Axis, texts: Any) -> Integers:
         values = [json.loads(text) for text in texts]
         return axis.scale.places(values_frame({axis.field.name: values}, self.search.frame)[axis.field.name]).place
 
-    def _ask(self, axis: Axis, who: Integers, texts: Any) -> tuple[Floats, Integers]:
-        """Return (residual, class) of rows ``who`` where the field takes the value of a text."""
+    def _question(self, axis: Axis, who: Integers, texts: Any) -> Question:
+        """Return the question about rows ``who`` where the field takes the value of a text."""
         distinct = list(dict.fromkeys(texts.tolist()))
         values = [json.loads(text) for text in distinct]
         plain = [value[0] if isinstance(value, list) else value for value in values]
-        which = np.array([distinct.index(text) for text in texts], dtype=np.int64)
-        column = values_frame({axis.field.name: plain}, self.search.frame)[axis.field.name] if plain else texts
-        p = self.search.ask_values(who, axis.columns, axis.field.name, column, which)
-        return self.search.measure(p, self.search.original[who])
+        number = {text: i for i, text in enumerate(distinct)}
+        which = np.array([number[text] for text in texts], dtype=np.int64)
+        column = values_frame({axis.field.name: plain}, self.search.frame)[axis.field.name] if plain else pd.Series([])
+        return Question(axis.field.name, axis.columns, who, column, which)
+
+    def _ask(self, questions: Sequence[Question]) -> list[tuple[Floats, Integers]]:
+        """Return the (residual, class) of the rows of each question."""
+        answers = zip(questions, self.search.ask_together(questions), strict=True)
+        return [self.search.measure(p, self.search.original[asked.who]) for asked, p in answers]
 
     def compare(self, fresh: IntervalsClaims, compared: Booleans) -> list[Difference]:
         """Return the claims that differ from recomputed ones, but for rounding at an end."""
@@ -235,7 +254,7 @@ class Questions:
         if None in texts or self.claimed.state[row, place] != fresh.state[row, place]:
             return False
         nearer = min(texts, key=lambda text: way * to_number(json.loads(text)[0]))
-        residual, _ = self._ask(axis, np.array([row]), np.array([nearer], dtype=object))
+        ((residual, _),) = self._ask([self._question(axis, np.array([row]), np.array([nearer], dtype=object))])
         values = [json.loads(getattr(self.claimed, end)[row, place]), json.loads(texts[0])[0]]
         places = axis.scale.places(values_frame({axis.field.name: values}, self.search.frame)[axis.field.name]).place
         last = places[1] - way

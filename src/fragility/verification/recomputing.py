@@ -111,7 +111,8 @@ class BaselineRecheck(Recheck):
         differences: list[Difference] = []
         for name in comparison.baselines[1:]:
             protocol = self.audit.protocol.with_baseline(name)
-            other = with_ties_settled(bound_under(few, protocol), claims.predicted[mine], protocol.resolution)
+            bound = bound_under(few, self.audit.protocol, protocol)
+            other = with_ties_settled(bound, claims.predicted[mine], protocol.resolution)
             fresh = claims_from(trace_blackbox(other, protocol), other, protocol)
             tolerance = claim_tolerances(fresh, protocol, Tolerance.of(protocol).margin)["exposure"]
             budgets, exposures = comparison.flip_budgets(name)[places], comparison.exposures(name)[places]

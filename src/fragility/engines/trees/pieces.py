@@ -125,7 +125,12 @@ class ForestPieces:
         local = np.full(len(forest.test_column), -1, dtype=np.int32)
         local[tests] = np.arange(len(tests))
         rounding, zero_missing = self.recoding.rounding, self.zero_missing
-        ways = np.stack([baseline_ways(forest, y, rounding, zero_missing)[tests] for y in compared])  # (pieces, t)
+        asking = forest._replace(  # the other tests would cost as much again for each piece
+            test_column=forest.test_column[tests],
+            test_threshold=forest.test_threshold[tests],
+            test_flags=forest.test_flags[tests],
+        )
+        ways = np.stack([baseline_ways(asking, y, rounding, zero_missing) for y in compared])  # (pieces, t)
         turned = np.diff(ways, axis=0) != 0
         group = np.isin(np.arange(len(rounding)), columns).astype(np.uint32)
         return FieldPieces(
