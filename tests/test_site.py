@@ -65,11 +65,12 @@ def test_every_page_is_in_the_table_of_contents(folder):
 
 
 def test_the_guide_stands_under_four_headings_and_keeps_to_its_length():
-    pages = {path: path.read_text(encoding="utf-8") for path in (DOCS / "guide").glob("*.md")}
-    captions = re.findall(r"^:caption: (.*)$", pages[DOCS / "guide" / "index.md"], re.MULTILINE)
+    pages = {path.stem: path.read_text(encoding="utf-8") for path in (DOCS / "guide").glob("*.md")}
+    captions = re.findall(r"^:caption: (.*)$", pages["index"], re.MULTILINE)
     assert captions == ["Tutorial", "How to", "Concepts", "Reference"]
-    words = {path.stem: len(text.split()) for path, text in pages.items()}
-    assert sum(words.values()) <= 34_000, words
+    counts = {name: sum(any(map(str.isalnum, word)) for word in text.split()) for name, text in pages.items()}
+    counts.pop("command-line")  # most of it is made from the help
+    assert sum(counts.values()) <= 30_000, f"say more in fewer words, or move study tables out of the guide: {counts}"
 
 
 def test_decisions_are_numbered_without_gaps_and_listed_by_their_titles():
