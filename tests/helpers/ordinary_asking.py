@@ -8,6 +8,7 @@ about its own input. A field that is missing in a row stays as it is (SPEC secti
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +28,7 @@ class Asker:
     model: Any
     protocol: dict[str, Any]
     rows: pd.DataFrame
+    hand_over: Callable[[pd.DataFrame], Any] = lambda table: table  # rows as the model was given them
     classes: list[Any] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -37,21 +39,32 @@ class Asker:
             group["name"]: [self.columns.index(name) for name in group["columns"]] for group in self.protocol["groups"]
         }
         self.raw = self.protocol["space"] == "raw"
+        made_from = {own["name"]: own["fields"] for own in self.protocol["inputs"]}
+        self.sources = [[name] if self.raw else made_from.get(name, [name]) for name in self.columns]
+        self.fields = {
+            name: list(dict.fromkeys(one for j in members for one in self.sources[j]))
+            for name, members in self.members.items()
+        }
         self.missing = self.rows.isna()
         self.prepares = isinstance(self.model, Pipeline)
         self.head = self.model[-1] if self.prepares else self.model
         if not self.raw:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                prepared = self.model[:-1].transform(self.rows) if self.prepares else self.rows
+                given = self.hand_over(self.rows)
+                prepared = self.model[:-1].transform(given) if self.prepares else given
                 self.matrix = np.asarray(prepared, dtype=None if self.prepares else float)
             assert self.matrix.shape[1] == len(self.columns)
 
     # --- states -------------------------------------------------------------------------------------------------
 
     def present(self, place: int) -> list[str]:
-        """The groups of a row that hold something to lose; groups are fields here."""
-        return [name for name in self.groups if not self.missing.iloc[place][name]]
+        """The groups of a row that hold something to lose."""
+        return [name for name in self.groups if self.held(place, name)]
+
+    def held(self, place: int, group: str) -> list[str]:
+        """The fields of a group that are not missing in a row."""
+        return [name for name in self.fields[group] if not self.missing.iloc[place][name]]
 
     def change(self, places: list[int], changes: list[dict[str, Any]]) -> pd.DataFrame:
         """Return rows with some fields set to other values, in the types of the table."""
@@ -67,7 +80,7 @@ class Asker:
     def ask_raw(self, table: pd.DataFrame) -> np.ndarray:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return as_probabilities(self.model.predict_proba(table))
+            return as_probabilities(self.model.predict_proba(self.hand_over(table)))
 
     def ask_changed(self, places: list[int], changes: list[dict[str, Any]]) -> np.ndarray:
         """Return what the whole pipeline answers on raw rows with some fields set."""
@@ -78,20 +91,20 @@ class Asker:
         if not places:
             return np.empty((0, len(self.classes)))
         severities = [1.0] * len(places) if severities is None else severities
-        lost = [
-            [name for name in names if not self.missing.iloc[place][name]]
-            for place, names in zip(places, lost, strict=True)
+        gone = [
+            {name for group in groups for name in self.held(place, group)}
+            for place, groups in zip(places, lost, strict=True)
         ]
         baseline = [column["baseline"] for column in self.protocol["columns"]]
         if self.raw:
             changes = [
                 {name: self.fade(place, self.columns.index(name), baseline, severity) for name in names}
-                for place, names, severity in zip(places, lost, severities, strict=True)
+                for place, names, severity in zip(places, gone, severities, strict=True)
             ]
             return self.ask_changed(places, changes)
         states = self.matrix[places].copy()
-        for state, names, severity in zip(states, lost, severities, strict=True):
-            for j in (j for name in names for j in self.members[name]):
+        for state, groups, names, severity in zip(states, lost, gone, severities, strict=True):
+            for j in (j for group in groups for j in self.members[group] if names.issuperset(self.sources[j])):
                 state[j] = baseline[j] if severity == 1.0 else state[j] + severity * (baseline[j] - state[j])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -261,13 +274,14 @@ def check_wrong(asker: Asker, certificate: Any, place: int) -> None:
     about, own = f"row {certificate.id!r}", asker.classes.index(certificate.predicted)
     clean = asker.ask_raw(asker.rows.iloc[[place]])
     entries = {entry["group"]: entry for entry in asker.protocol["modes"]["catalogue"]}
-    name = asker.groups[place % len(asker.groups)]
-    if asker.missing.iloc[place][name]:
+    name = list(entries)[place % len(entries)]  # a group of too many fields, or of nearly unique values, has no entry
+    held = asker.held(place, name)
+    if not held:
         assert cost.drop[name] == 0 and cost.flip_chance[name] == 0, f"{about}: {name} is missing, and may be wrong"
         return
-    values = [values[0] for values in entries[name]["values"]]
+    values = [dict(zip(entries[name]["fields"], row, strict=True)) for row in entries[name]["values"]]
     weights = np.array(entries[name]["counts"]) / sum(entries[name]["counts"])
-    asked = asker.ask_changed([place] * len(values), [{name: as_cell(value)} for value in values])
+    asked = asker.ask_changed([place] * len(values), [{one: as_cell(row[one]) for one in held} for row in values])
     drop = asker.margins(clean, own)[0] - weights @ asker.margins(asked, own)
     slack = (asker.rounding(asked) + asker.rounding(clean)).max()
     assert abs(cost.drop[name] - drop) <= slack, (
@@ -317,7 +331,9 @@ def as_cell(value: Any) -> Any:
 
 def listed_values(asker: Asker, name: str) -> list[Any]:
     entries = asker.protocol["modes"]["catalogue"]
-    return [values[0] for entry in entries if entry["fields"] == [name] for values in entry["values"]]
+    holding = [entry for entry in entries if name in entry["fields"]]
+    values = [row[entry["fields"].index(name)] for entry in holding for row in entry["values"]]
+    return [value for value in dict.fromkeys(values) if value is not None]
 
 
 def inside(asker: Asker, name: str, interval: Any, chance: np.random.Generator) -> list[Any]:

@@ -15,6 +15,7 @@ from typing import Any
 import joblib
 import numpy as np
 import pandas as pd
+import pytest
 from command_line import Done, run
 from ordinary_asking import Asker, check_rows
 from ordinary_cells import Cell
@@ -25,8 +26,9 @@ import fragility as fg
 
 TRAINED, AUDITED, AUDITED_RAW, AUDITED_SLOWLY = 3000, 2000, 250, 100
 CHECKED = 8  # certificates that the pipeline is asked about
-VERIFIED, INTERVALS = 12, 6
-WITH_INTERVALS = ("python", "blocks", "report", "guard", "fresh_processes")
+VERIFIED, INTERVALS, MODES = 12, 6, 2000
+WITH_INTERVALS = {"python", "report", "guard"}
+IN_BLOCKS = 40  # rows with every block
 
 
 @dataclass(frozen=True)
@@ -42,23 +44,53 @@ class Work:
 
     @property
     def rows(self) -> pd.DataFrame:
-        return pd.read_parquet(self.folder / "test.parquet").drop(columns="label")
+        """The rows to audit, with the ids that the commands give them."""
+        table = pd.read_parquet(self.folder / "test.parquet").drop(columns="label")
+        return table.reset_index(drop=True) if self.is_csv and table.index.name is None else table
 
     @property
     def training(self) -> pd.DataFrame:
         return pd.read_parquet(self.folder / "train.parquet").drop(columns="label")
 
+    def hand_over(self, table: pd.DataFrame) -> Any:
+        """Return rows as the audit was given them."""
+        return pytest.importorskip("polars").from_pandas(table) if self.cell.source == "polars" else table
+
+    @property
+    def differs_in_pandas(self) -> bool:
+        """Whether the model may answer otherwise to the commands: encoders tell None, as polars says, from NaN."""
+        return self.cell.source == "polars" and bool(self.rows.select_dtypes(exclude="number").isna().any(axis=None))
+
+    @property
+    def is_csv(self) -> bool:
+        return self.cell.source == "csv"
+
+    def file(self, name: str) -> Path:
+        """Return the rows to train or to audit, as the commands are given them."""
+        return self.folder / f"{name}.{'csv' if self.is_csv else 'parquet'}"
+
     def words(self, *given: object) -> list[object]:
-        return [*given, "--target", "label", "--trust"]
+        index = self.rows.index.name
+        return [*given, "--target", "label", "--trust", *(["--id", index] if self.is_csv and index else [])]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What is declared of the evidence, as `Protocol.fit` takes it."""
+        groups = {"fields": "raw-origin", "merged": "merged", "declared": self.folder / "groups.json"}[self.cell.groups]
+        return {"groups": groups} | ({} if self.cell.space == "default" else {"space": self.cell.space})
 
     def audit_words(self, out: str, *more: object) -> list[object]:
-        space = [] if self.cell.space == "default" else ["--space", self.cell.space]
-        given = ["audit", self.folder / "model.joblib", self.folder / "test.parquet"]
-        return self.words(*given, "--train", self.folder / "train.parquet", "--out", self.folder / out, *space, *more)
+        declared = [word for name, value in self.settings.items() for word in (f"--{name}", value)]
+        given = ["audit", self.folder / "model.joblib", self.file("test"), "--train", self.file("train")]
+        return self.words(*given, "--out", self.folder / out, *declared, *more)
+
+    @property
+    def labels(self) -> list[object]:
+        return [word for word in self.words("--labels", self.file("test")) if word != "--trust"]
 
     @property
     def asked(self) -> list[object]:
-        return ["--model", self.folder / "model.joblib", "--data", self.folder / "test.parquet"]
+        return ["--model", self.folder / "model.joblib", "--data", self.file("test")]
 
 
 def prepare(cell: Cell, folder: Path, models: Path) -> Work:
@@ -70,7 +102,11 @@ def prepare(cell: Cell, folder: Path, models: Path) -> Work:
     if cell.model in SLOW_TO_ASK:
         n_test = AUDITED_SLOWLY
     for name, part in (("train", slice(0, n_train)), ("test", slice(n_train, n_train + n_test))):
-        X[part].assign(label=y[part]).to_parquet(folder / f"{name}.parquet")
+        table = X[part].assign(label=y[part])
+        table.to_parquet(folder / f"{name}.parquet")
+        if cell.source == "csv":
+            table.to_csv(folder / f"{name}.csv", index=table.index.name is not None)
+    (folder / "groups.json").write_text(json.dumps(declare_groups(list(X))))
     kept = models / f"{cell.table}-{cell.model}-{cell.preparation}.joblib"
     if not kept.exists():
         train = pd.read_parquet(folder / "train.parquet")
@@ -83,6 +119,15 @@ def prepare(cell: Cell, folder: Path, models: Path) -> Work:
         unfinished.replace(kept)
     (folder / "model.joblib").symlink_to(kept)
     return Work(folder, cell)
+
+
+def as_it_is(table: pd.DataFrame) -> pd.DataFrame:
+    return table
+
+
+def declare_groups(names: list[str]) -> dict[str, str]:
+    """Return field -> block: the first two fields together, the last three, and each other one alone."""
+    return {name: "first" if name in names[:2] else "last" if name in names[-3:] else name for name in names}
 
 
 def ends_well(*words: object, code: int = 0) -> Done:
@@ -102,24 +147,41 @@ def bytes_of(folder: Path) -> dict[str, str]:
 
 def audit(work: Work) -> None:
     """Audit and verify on the command line, and ask the pipeline about a sample of the claims."""
-    intervals = ["--intervals", INTERVALS] if work.cell.way in WITH_INTERVALS else []
-    blocks = ["--lattice", "--modes", "--rates", "0.05"] if work.cell.way == "blocks" else []
-    rows = ["--rows", "40"] if blocks else []
-    done = ends_well(*work.audit_words("audit", *intervals, *blocks, *rows))
-    assert "Traceback" not in done.err
-    verified = ends_well(*work.words("verify", work.folder / "audit", *work.asked, "--sample", VERIFIED, *rows))
-    assert "holds" in verified.out
-    check_claims(work)
+    intervals = ["--intervals", INTERVALS] if WITH_INTERVALS.intersection(work.cell.ways) else []
+    if work.cell.source == "polars":
+        audit_polars(work)
+    else:
+        done = ends_well(*work.audit_words("audit", *intervals))
+        assert "Traceback" not in done.err
+    if not work.differs_in_pandas:
+        verified = ends_well(*work.words("verify", work.folder / "audit", *work.asked, "--sample", VERIFIED))
+        assert "holds" in verified.out
+    check_claims(work, "audit")
 
 
-def check_claims(work: Work) -> None:
-    certificates, rows = fg.Certificates.load(work.folder / "audit"), work.rows
+def audit_polars(work: Work) -> None:
+    """Audit a table of polars in Python, verify it there, and save it as the commands do."""
+    pytest.importorskip("polars")
+    model, rows, training = work.model, work.hand_over(work.rows), work.hand_over(work.training)
+    protocol = fg.Protocol.fit(model, training, **work.settings)
+    intervals = INTERVALS if WITH_INTERVALS.intersection(work.cell.ways) else None
+    ids = list(work.rows.index)
+    certificates = fg.audit(model, rows, protocol, ids=ids, modes=MODES, intervals=intervals, progress=False)
+    outcome = fg.verify(certificates, model, rows, ids=ids, sample=VERIFIED)
+    assert outcome, str(outcome)
+    certificates.save(work.folder / "audit")
+
+
+def check_claims(work: Work, name: str) -> None:
+    """Ask the pipeline about a sample of the claims of an audit, and about the class of every row."""
+    certificates, rows = fg.Certificates.load(work.folder / name), work.rows
     model, protocol = work.model, certificates.protocol.to_dict()
+    hand_over = work.hand_over if name == "audit" else as_it_is  # all other audits are made by commands
     listed = list(certificates)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        said = np.asarray(model.predict(rows[: len(listed)])).ravel()
-        sure = np.sort(model.predict_proba(rows[: len(listed)]), axis=1)
+        said = np.asarray(model.predict(hand_over(rows[: len(listed)]))).ravel()
+        sure = np.sort(model.predict_proba(hand_over(rows[: len(listed)])), axis=1)
     near = sure[:, -1] - sure[:, -2] < 1e-6
     other = [
         c.id for c, label, tie in zip(listed, said, near, strict=True) if str(c.predicted) != str(label) and not tie
@@ -129,7 +191,7 @@ def check_claims(work: Work) -> None:
     with_intervals = [place for place, one in enumerate(listed) if one.intervals is not None]
     places = chance.permutation(len(listed))[: CHECKED // 2].tolist()
     places += chance.permutation(with_intervals or len(listed))[: CHECKED - len(places)].tolist()
-    check_rows(Asker(model, protocol, rows), [listed[place] for place in places], places)
+    check_rows(Asker(model, protocol, rows, hand_over), [listed[place] for place in places], places)
 
 
 # --- one way ----------------------------------------------------------------------------------------------------
@@ -139,16 +201,22 @@ def use_python(work: Work) -> None:
     """Python's audit is the command line's, byte for byte, and so are its certificates in memory; they verify."""
     model, rows = work.model, work.rows
     stored = fg.Certificates.load(work.folder / "audit")
-    space = None if work.cell.space == "default" else work.cell.space
-    protocol = fg.Protocol.fit(model, work.training, space=space)
-    assert protocol.digest == stored.protocol.digest
-    given = (model, work.folder / "test.parquet", protocol, work.folder / "python")
-    fg.audit_files(*given, target="label", modes=2000, intervals=INTERVALS, progress=False)  # as the commands do
-    assert_same_bytes(work.folder / "audit", work.folder / "python")
-    certificates = fg.audit(model, rows[:60], protocol, lattice=True, modes=True, progress=False)
+    protocol = fg.Protocol.fit(model, work.training, **work.settings)
+    if not work.is_csv:  # a file of text does not tell categories, booleans and whole numbers with gaps
+        assert protocol.digest == stored.protocol.digest
+    protocol = stored.protocol
+    id_column = work.rows.index.name if work.is_csv else None
+    given = (model, work.file("test"), protocol, work.folder / "python")
+    fg.audit_files(
+        *given, target="label", id_column=id_column, modes=MODES, intervals=INTERVALS, progress=False
+    )  # as the commands do
+    if work.cell.source != "polars":
+        assert_same_bytes(work.folder / "audit", work.folder / "python")
+    given, ids = work.hand_over(rows[:60]), list(rows.index[:60])
+    certificates = fg.audit(model, given, protocol, ids=ids, lattice=True, modes=True, progress=False)
     listed = list(certificates)
     assert [one.digest for one in listed] == [one.digest for one in stored][:60]
-    outcome = fg.verify(certificates, model, rows[:60], sample=20)
+    outcome = fg.verify(certificates, model, given, ids=ids, sample=20)
     assert outcome, str(outcome)
     assert str(certificates) and listed[0].story() and listed[0].sentence()
     assert len(certificates.to_pandas()) == 60
@@ -162,7 +230,7 @@ def assert_same_bytes(one: Path, other: Path) -> None:
 
 def use_report(work: Work) -> None:
     """A report with everything that can be given to it, the same twice; and the lists on the terminal."""
-    given = [*work.asked, "--labels", work.folder / "test.parquet", *work.words()]
+    given = [*work.asked, *work.labels, "--trust"]
     for name in ("report.html", "again.html"):
         ends_well("report", work.folder / "audit", *given, "--out", work.folder / name)
     html = (work.folder / "report.html").read_bytes()
@@ -189,26 +257,16 @@ def use_gate(work: Work) -> None:
 
 
 def use_pack(work: Work) -> None:
-    given = ["--labels", work.folder / "test.parquet", "--target", "label"]
-    ends_well("pack", work.folder / "audit", "--out", work.folder / "pack.zip", *given)
+    ends_well("pack", work.folder / "audit", "--out", work.folder / "pack.zip", *work.labels)
     done = ends_well("pack", "check", work.folder / "pack.zip")
     assert "Traceback" not in done.err
 
 
 def use_compare(work: Work) -> None:
     """Against the same model under another baseline, and against itself, where nothing changes."""
-    ends_well(*work.audit_words("other", "--baseline", "median", "--rows", "150"))
-    ends_well(*work.audit_words("few", "--rows", "150"))
-    ends_well("compare", work.folder / "few", work.folder / "other", "--changes", work.folder / "changes.csv")
-    ends_well(
-        "compare",
-        work.folder / "few",
-        work.folder / "few",
-        "--labels",
-        work.folder / "test.parquet",
-        "--target",
-        "label",
-    )
+    ends_well(*work.audit_words("other", "--baseline", "median", "--other-baselines", "none"))
+    ends_well("compare", work.folder / "audit", work.folder / "other", "--changes", work.folder / "changes.csv")
+    ends_well("compare", work.folder / "audit", work.folder / "audit", *work.labels)
 
 
 def use_policy(work: Work) -> None:
@@ -264,35 +322,61 @@ def use_parity(work: Work) -> None:
     """A model answers as itself, in every state of an audit."""
     model, copy = work.folder / "model.joblib", work.folder / "copy.joblib"
     copy.write_bytes(model.read_bytes())
-    words = work.words("parity", model, copy, "--data", work.folder / "test.parquet")
+    words = work.words("parity", model, copy, "--data", work.file("test"))
     ends_well(*words, "--protocol", work.folder / "audit", "--sample", "60", "--json", work.folder / "parity.json")
 
 
 def use_blocks(work: Work) -> None:
-    """Every block for every row: what the audit and the checks of all cells look at."""
-    certificates = fg.Certificates.load(work.folder / "audit")
-    for one in certificates:
+    """Every block for every row, verified and asked about as the audit of every cell."""
+    rows = ["--rows", IN_BLOCKS]
+    asked = ["--lattice", "--modes", "--rates", "0.05", "--intervals", INTERVALS]
+    ends_well(*work.audit_words("blocks", *asked, *rows))
+    verified = ends_well(*work.words("verify", work.folder / "blocks", *work.asked, "--sample", VERIFIED, *rows))
+    assert "holds" in verified.out
+    check_claims(work, "blocks")
+    for one in fg.Certificates.load(work.folder / "blocks"):
         assert one.smallest_state is not None and one.modes is not None
         assert 0 <= one.failure_low <= one.failure_probability <= one.failure_high <= 1
     ends_well(
-        *work.words("reliability", work.folder / "audit", *work.asked, "--rates", "0.05", "--rows", "40"),
+        *work.words("reliability", work.folder / "blocks", *work.asked, "--rates", "0.05", *rows),
         *("--json", work.folder / "reliability.json"),
     )
 
 
-def use_fresh_processes(work: Work) -> None:
-    """The same audit in two fresh processes and in this one: the same bytes."""
-    for name in ("fresh", "fresher"):
-        words = [str(word) for word in work.audit_words(name, "--intervals", INTERVALS)]
-        helpers = str(Path(__file__).parent)
-        places = os.pathsep.join([helpers, *filter(None, [os.environ.get("PYTHONPATH")])])
-        environment = os.environ | {"PYTHONPATH": places, "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(
-            [sys.executable, "-m", "fragility", *words], env=environment, capture_output=True, text=True, timeout=300
-        )
-        assert done.returncode == 0, done.stderr[-600:]
-    assert_same_bytes(work.folder / "fresh", work.folder / "fresher")
-    assert_same_bytes(work.folder / "fresh", work.folder / "audit")
+def use_evaluate(work: Work) -> None:
+    """Every ranking is judged against labels that no score has seen; what cannot be judged says why."""
+    judged = work.folder / "evaluation.json"
+    words = work.words("evaluate", work.folder / "audit", *work.asked, "--draws", 4, "--random-orders", 1)
+    ends_well(*words, "--json", judged)
+    assert json.loads(judged.read_text())["report"]["results"]
 
 
 USES = {name.removeprefix("use_"): use for name, use in globals().items() if name.startswith("use_")}
+
+
+# --- whole processes ------------------------------------------------------------------------------------------
+
+IN_ONE_PROCESS = """
+import json, sys
+from fragility.cli import main
+for words in json.loads(sys.argv[1]):
+    try:
+        main(words)
+    except SystemExit as stop:
+        if stop.code:
+            raise
+"""
+
+
+def compare_fresh_processes(works: list[Work]) -> None:
+    """The same audits in two fresh processes, which make them in either order, and in this one: the same bytes."""
+    places = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = os.environ | {"PYTHONPATH": places, "OMP_NUM_THREADS": "1"}
+    for name, order in (("fresh", works), ("fresher", works[::-1])):
+        commands = [[str(word) for word in work.audit_words(name)] for work in order]
+        process = [sys.executable, "-c", IN_ONE_PROCESS, json.dumps(commands)]
+        done = subprocess.run(process, env=environment, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr[-600:]
+    for work in works:
+        assert_same_bytes(work.folder / "fresh", work.folder / "fresher")
+        assert_same_bytes(work.folder / "fresh", work.folder / "audit")

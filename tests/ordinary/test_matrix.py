@@ -1,29 +1,43 @@
-"""Ordinary tables x models x preparations x spaces x ways of use; in each cell what a user would run and check."""
+"""Ordinary tables x models x preparations x ... x ways of use; in each cell what a user would run and check."""
 
 import pytest
 from ordinary_cells import FRESH_CELLS, MADE_CELLS, PUBLIC_CELLS, whole_matrix
 from ordinary_known import KNOWN
-from ordinary_ways import USES, audit, prepare
+from ordinary_ways import USES, audit, compare_fresh_processes, prepare
 
 
 def as_cases(cells):
     """Return cells as cases; those known to fail say why."""
+    cases = []
     for cell in cells:
         reason = KNOWN.get(str(cell))
         marks = [] if reason is None else [pytest.mark.xfail(reason=reason, strict=False)]
-        yield pytest.param(cell, id=str(cell), marks=marks)
+        cases.append(pytest.param(cell, id=str(cell), marks=marks))
+    return cases
 
 
-@pytest.mark.parametrize("cell", as_cases([*MADE_CELLS, *FRESH_CELLS, *PUBLIC_CELLS]))
-def test_cell(cell, tmp_path, fitted_models):
-    work = prepare(cell, tmp_path, fitted_models)
+def use(cell, folder, models):
+    work = prepare(cell, folder, models)
     audit(work)
-    USES[cell.way](work)
+    for way in cell.ways:
+        USES[way](work)
+
+
+@pytest.mark.parametrize("cell", as_cases([*MADE_CELLS, *PUBLIC_CELLS]))
+def test_cell(cell, tmp_path, fitted_models):
+    use(cell, tmp_path, fitted_models)
+
+
+def test_fresh_processes_write_the_same_bytes(tmp_path, fitted_models):
+    works = []
+    for cell in FRESH_CELLS:
+        (tmp_path / cell.table).mkdir()
+        works.append(prepare(cell, tmp_path / cell.table, fitted_models))
+        audit(works[-1])
+    compare_fresh_processes(works)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cell", as_cases(whole_matrix()))
 def test_other_cell(cell, tmp_path, fitted_models):
-    work = prepare(cell, tmp_path, fitted_models)
-    audit(work)
-    USES[cell.way](work)
+    use(cell, tmp_path, fitted_models)

@@ -8,10 +8,11 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.compose import make_column_transformer
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import FixedThresholdClassifier
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer
+from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
 from sklearn.tree import DecisionTreeClassifier
 
 import fragility as fg
@@ -274,3 +275,13 @@ def test_quantiles_are_upper_bounds_within_six_percent():
         exact = np.sort(values)[int(np.ceil(q * 1000)) - 1]
         assert exact <= histogram.quantile(q) <= exact * 1.06
     assert histogram.gaps().largest == values.max() and Histogram().quantile(0.5) == 0.0
+
+
+def test_a_lost_boolean_is_a_value_of_the_raw_protocol():
+    X, y = fg.load_credit_g()
+    X = X[["duration", "age"]].assign(foreign=(X["foreign_worker"] == "yes").to_numpy())
+    made = make_column_transformer((OneHotEncoder(), ["foreign"]), remainder="passthrough")
+    model = make_pipeline(made, LogisticRegression(max_iter=400)).fit(X[:600], y[:600])
+    protocol = fg.Protocol.fit(model, X[:600])
+    assert protocol.space == "transformed"
+    assert fg.compare_models(model, model, X[600:640], protocol=protocol)

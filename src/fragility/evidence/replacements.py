@@ -88,7 +88,8 @@ def find_replacements(
 
 
 def _replace_by(value: Any) -> Replacement:
-    return Replacement("missing") if is_missing(value) else Replacement("value", value)
+    plain = value.item() if isinstance(value, np.generic) else value  # a protocol holds no numpy scalars
+    return Replacement("missing") if is_missing(plain) else Replacement("value", plain)
 
 
 def _is_preprocessed(evidence: EvidenceSpace, model: Model | None) -> bool:
