@@ -58,8 +58,9 @@ def verify(
 ) -> None:
     """Check certificates against the model and the rows they speak of, and who signed them.
 
-    The checks, in this order: format, digests, protocol and model fingerprint, input digest, recomputation, lattice;
-    with --public-key also the signature. Without --model and --data nothing is recomputed, and the last line says so.
+    The checks, in this order: format, digests, protocol and model fingerprint, input digest, recomputation; lattice,
+    modes, intervals and other baselines as far as the audit has them; with --train the fit of the protocol, with
+    --public-key the signature. Without --model and --data nothing is recomputed, and the last line says so.
     Exit code 0: every claim checked holds. 1: a claim does not hold, and which. 2: it could not be checked.
 
     [bold]Examples[/bold]
