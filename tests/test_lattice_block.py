@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from naive_lattice import Enumerated
 from pipelines import fitted
-from sklearn.linear_model import SGDClassifier
+from sklearn.linear_model import LogisticRegression, SGDClassifier
 
 import fragility as fg
 from fragility import libraries
@@ -645,3 +645,30 @@ def test_the_block_of_other_rows_is_refused(certs):
 
 def test_the_declaration_is_plain_json(certs):
     assert json.loads(json.dumps(certs.manifest.to_dict())) == certs.manifest.to_dict()
+
+
+class SureInCrowds(LogisticRegression):
+    """Answers so many states at once as a search asks about, and no other question, in favour of the second class."""
+
+    crowd = np.inf
+
+    def predict_proba(self, X):
+        p = super().predict_proba(X)
+        return np.tile([[0.4, 0.6]], (len(p), 1)) if len(p) > self.crowd else p
+
+
+def test_a_model_that_answers_searches_otherwise_is_found():
+    """Its false sets are found again by whoever asks as the audit did; a verifier asks in batches of its own."""
+    X, y = fg.load_credit_g()
+    X = X.select_dtypes("number")
+    model = SureInCrowds(max_iter=3000).fit(X[:700], y[:700])
+    protocol = fg.Protocol.fit(model, X[:700], depth=1)
+    rows = X[700:][model.predict(X[700:]) == model.classes_[1]]
+    honest = fg.audit(model, rows, protocol, lattice=True, engine="blackbox", progress=False)
+    rows = rows[~honest.claims.flipped]
+    model.crowd = 2500
+    certs = fg.audit(model, rows, protocol, lattice=True, engine="blackbox", progress=False)
+    sizes = dict(zip(honest.table["id"].to_pylist(), honest.table["smallest_size"].to_pylist(), strict=True))
+    found = zip(certs.table["id"].to_pylist(), certs.table["smallest_size"].to_pylist(), strict=True)
+    assert sum(sizes[own_id] != size for own_id, size in found) == 4
+    assert failed(fg.verify(certs, model, rows, progress=False)) == ["lattice"]

@@ -8,7 +8,8 @@ speak of a decision that nobody made, and nobody could recompute it.
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -25,6 +26,8 @@ DOUBLE_ROUNDING = 1e-9  # probabilities in double precision agree this well
 PROBE_ROWS = 32
 BATCH_PROBE_ROWS = 1024  # rows that are asked about at once, and in batches of 32, 64, 128, 256 and 512
 BATCH_ROWS = 16384
+EXACT_ROUNDING = 1e-13  # below this no claim can notice how a probability was summed
+BATCH_SIZES = (32, 2048)  # from which to which a verifier cuts what it asks about
 ROUNDING_ROWS, ROUNDING_BATCHES = 64, (1, 3, 17, 33)  # on which a model's own rounding is measured
 
 
@@ -133,6 +136,48 @@ def measure_rounding(rows: EvidenceRows) -> float:
         moved = np.abs(support_margin(q, top) - support_margin(p, top))
         widest = max(widest, float(moved.max(initial=0.0)))
     return widest
+
+
+# --- the same answer in other batches -----------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class OtherBatches:
+    """A model that is asked in batches of random sizes, whatever it is handed at once.
+
+    Who knows how many states a search asks about together can make a model that answers so many otherwise. A verifier
+    cuts them where nobody can foresee it, so that such answers are not got a second time. Models that round by the
+    shape of a batch are asked both ways, and their answer is kept where it differs by rounding alone.
+    """
+
+    predict: Callable[[Floats], Floats]
+    rounds: bool
+    chance: np.random.Generator
+
+    @classmethod
+    def bind(cls, rows: EvidenceRows, seed: int) -> EvidenceRows:
+        """Return the rows with their model asked in this way; seed: of the sizes."""
+        few, rounds = rows.dense(0, ROUNDING_ROWS), False
+        if len(few):
+            p = rows.predict(few)
+            for size in (7, 33):
+                q = np.concatenate([rows.predict(few[start : start + size]) for start in range(0, len(few), size)])
+                rounds = rounds or bool((np.abs(p - q) > EXACT_ROUNDING).any())
+        asked = cls(rows.predict_matrix, rounds, np.random.default_rng(seed))
+        return replace(rows, predict_matrix=asked.ask)
+
+    def ask(self, matrix: Floats) -> Floats:
+        """Return (m, C) probabilities."""
+        low, high = np.log2(BATCH_SIZES)
+        sizes = (2.0 ** self.chance.uniform(low, high, size=1 + 2 * len(matrix) // BATCH_SIZES[0])).astype(int)
+        stops = np.cumsum(sizes)
+        parts = np.split(matrix, stops[stops < len(matrix)])
+        p = np.concatenate([self.predict(part) for part in parts])
+        if not self.rounds or len(parts) == 1:
+            return p
+        together = self.predict(matrix)
+        close: Booleans = np.asarray(np.abs(p - together).max(axis=1) <= PROBABILITY_ROUNDING)
+        return np.where(close[:, None], together, p)
 
 
 def _is_single(p: Floats) -> bool:

@@ -35,7 +35,7 @@ from fragility.engines.lattice.additive import FlipRule
 from fragility.engines.lattice.whole import find_lattice, never_searches, row_blocks
 from fragility.errors import EngineError
 from fragility.evidence import EvidenceRows, RowStates
-from fragility.evidence.agreement import with_ties_settled
+from fragility.evidence.agreement import OtherBatches, with_ties_settled
 from fragility.libraries import say_lacking
 from fragility.modes.losses import ModeLosses, losses_of_rows
 from fragility.protocol import Protocol
@@ -111,7 +111,7 @@ class BaselineRecheck(Recheck):
         differences: list[Difference] = []
         for name in comparison.baselines[1:]:
             protocol = self.audit.protocol.with_baseline(name)
-            bound = bound_under(few, self.audit.protocol, protocol)
+            bound = OtherBatches.bind(bound_under(few, self.audit.protocol, protocol), secrets.randbits(128))
             other = with_ties_settled(bound, claims.predicted[mine], protocol.resolution)
             fresh = claims_from(trace_blackbox(other, protocol), other, protocol)
             tolerance = claim_tolerances(fresh, protocol, Tolerance.of(protocol).margin)["exposure"]

@@ -52,7 +52,7 @@ from fragility.certificates.parts import PART_ROWS
 from fragility.engines.choice import never_reads
 from fragility.errors import Advice, FragilityError, ProtocolError, VerificationError
 from fragility.evidence import EvidenceRows
-from fragility.evidence.agreement import with_ties_settled
+from fragility.evidence.agreement import OtherBatches, with_ties_settled
 from fragility.evidence.baselines import find_admitted
 from fragility.evidence.digests import content_keys, input_row_digests
 from fragility.ids import IdSpan, id_text, say_other_rows
@@ -259,9 +259,10 @@ class Recomputation:
             )
             wanted = np.flatnonzero(known & chosen[positions])
             places = np.searchsorted(starts, positions[wanted], side="right") - 1
+            asked = OtherBatches.bind(rows, secrets.randbits(128)) if len(wanted) else rows
             for place in np.unique(places):
                 those = wanted[places == place]
-                self._recompute(int(place), rows.take(those.tolist()), positions[those] - starts[place])
+                self._recompute(int(place), asked.take(those.tolist()), positions[those] - starts[place])
                 if report is not None:
                     report(self.claims.rows, total)
             self.rows_given += len(rows)
