@@ -28,11 +28,14 @@ from fragility.errors import DataError, FragilityError
 from fragility.evidence.rows import Scalar
 from fragility.gate.rules import RulesDocument
 from fragility.schemas import (
+    KEY,
+    OPTIONAL,
     Count,
     Limit,
     Share,
     check_fields,
     load_document,
+    named,
     read_document,
     show_value,
     write_document,
@@ -71,8 +74,14 @@ def sources() -> Sources:
     X, y = fg.load_credit_g()
     X = X[["duration", "age", "installment_commitment"]]
     model = LogisticRegression().fit(X[:700], y[:700])
-    protocol = fg.Protocol.fit(model, X[:700], sentinels={"age": [-1.0, ("x / 12", 2.0)]}, decision=0.4)
+    protocol = fg.Protocol.fit(model, X[:700])
     return Sources(X, model, protocol, fg.audit(model, X[700:], protocol, modes=True))
+
+
+def make_protocol(sources: Sources) -> Any:
+    outages = fg.Outages.from_events([{"age"}, {"duration", "age"}])
+    settings = {"sentinels": {"age": [-1.0, ("x / 12", 2.0)]}, "outages": outages, "decision": 0.4}
+    return fg.Protocol.fit(sources.model, sources.X[:700], **settings).to_dict()
 
 
 def make_policy(sources: Sources) -> Any:
@@ -103,6 +112,7 @@ def read_rules(document: Any) -> Any:
 
 
 DOCUMENTS = {
+    "protocol": Document("the protocol", fg.Protocol.from_dict, make_protocol),
     "review policy": Document("the review policy", fg.ReviewPolicy.from_dict, make_policy),
     "rules of a gate": Document("the rules file", read_rules, make_rules),
     "stress": Document("the stress", fg.Stress.from_dict, make_stress),
@@ -245,12 +255,21 @@ def test_each_field_is_read_or_refused_in_a_sentence_that_names_it(name, example
 class Inner:
     """Part of a document."""
 
-    class_: Share
+    label: Share = dataclasses.field(metadata=named("class"))
     names: tuple[str, ...] = ()
+    note: str | None = dataclasses.field(default=None, metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
-        if self.class_ == 0.5 and self.names:
+        if self.label == 0.5 and self.names:
             raise ValueError("a half has no names")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Entry:
+    """An entry of an object, whose names are free."""
+
+    name: str = dataclasses.field(metadata=KEY)
+    size: Count
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -263,6 +282,7 @@ class Outer:
     pair: tuple[int, float]
     inside: tuple[Inner, ...] = ()
     counts: dict[str, Count] = dataclasses.field(default_factory=dict)
+    entries: tuple[Entry, ...] = ()
 
 
 OUTER = {"inner": {"class": 0.25, "names": ["a"]}, "cell": 1, "limit": "inf", "pair": [1, 2]}
@@ -278,7 +298,10 @@ def test_values_keep_their_types():
         assert (type(read_outer(cell=cell).cell), read_outer(cell=cell).cell) == (type(cell), cell)
     read = read_outer()
     assert math.isinf(read.limit) and type(read.pair[1]) is float and read.inner.names == ("a",)
-    assert write_document(read) == {**OUTER, "pair": [1, 2.0], "inside": [], "counts": {}}
+    assert write_document(read) == {**OUTER, "pair": [1, 2.0], "inside": [], "counts": {}, "entries": {}}
+    assert read_outer(entries={"b": {"size": 1}, "a": {"size": 2}}).entries == (Entry("b", 1), Entry("a", 2))
+    written = write_document(read_outer(entries={"b": {"size": 1}}, inner={"class": 0.1, "names": [], "note": "x"}))
+    assert written["entries"] == {"b": {"size": 1}} and written["inner"]["note"] == "x"
 
 
 @pytest.mark.parametrize(
@@ -299,6 +322,18 @@ def test_values_keep_their_types():
             "inner.class in the document must be a number from 0 to 1, got inf",
         ),
         ({"counts": {"a": -1}}, "counts.a in the document must be a whole number from 0, got -1"),
+        (
+            {"entries": [{"name": "a", "size": 1}]},
+            "entries in the document must be an object, got [{'name': 'a', 'size': 1}]",
+        ),
+        ({"entries": {"a": {"size": 1}, "b": 3}}, "entries.b in the document must be an object, got 3"),
+        ({"entries": {"a": {"size": -1}}}, "entries.a.size in the document must be a whole number from 0, got -1"),
+        ({"entries": {"a": {}}}, "the document lacks the field 'entries.a.size'"),
+        ({"entries": {"a": {"size": 1, "name": "a"}}}, "entries in the document: 'a' has the unknown field 'name'"),
+        (
+            {"entries": {"a": {"size": 1, "more": 1}}},
+            "the document has the unknown field 'entries.a.more'; the fields of entries.a are size",
+        ),
         ({"counts": {7: 1}}, "the names in counts in the document must be text, got 7"),
         ({"inside": [OUTER["inner"], 3]}, "inside.1 in the document must be an object, got 3"),
         ({"inside": [{"class": 0.5, "names": ["a"]}]}, "inside.0 in the document: a half has no names"),
@@ -310,7 +345,7 @@ def test_values_keep_their_types():
 )
 def test_the_first_fault_is_named_by_its_path(changes, message):
     with pytest.raises(DataError) as caught:
-        read_outer(**{"inside": [], "counts": {}} | changes, defaults="inside.0.class" in message)
+        read_outer(**{"inside": [], "counts": {}, "entries": {}} | changes, defaults="inside.0.class" in message)
     assert str(caught.value) == message
 
 
@@ -326,8 +361,15 @@ def test_the_order_of_fields_may_be_part_of_a_format():
 def test_what_is_made_in_python_is_held_to_the_same_conditions():
     """Scalars of numpy pass for the numbers that they hold."""
     check_fields(Inner(np.float64(0.3), ["a"]), "an inner", DataError)
-    with pytest.raises(DataError, match=r"^class of an inner must be a number from 0 to 1, got 7\.0$"):
+    with pytest.raises(DataError, match=r"^label of an inner must be a number from 0 to 1, got 7\.0$"):
         check_fields(Inner(np.float32(7)), "an inner", DataError)
+    with pytest.raises(DataError, match=r"^label must be a number from 0 to 1, got nan$"):
+        check_fields(Inner(math.nan), "", DataError)
+    with pytest.raises(DataError, match=r"^pair\.1 of an outer must be a number, got inf$"):
+        check_fields(Outer(Inner(0.5), 1, 1.0, (1, math.inf)), "an outer", DataError)
+    outer = Outer(Inner(0.5), 1, 1.0, (1, 2.0), (Inner(0.5), Inner("x")), entries=(Entry("a", 1),))
+    with pytest.raises(DataError, match=r"^inside\.1\.label of an outer must be a number from 0 to 1, got 'x'$"):
+        check_fields(outer, "an outer", DataError)
 
 
 def test_files_that_are_no_documents_are_refused_in_a_sentence(tmp_path):

@@ -88,7 +88,7 @@ def test_every_mode_is_fitted_on_training_rows(fitted, credit_g):
         counts = train[name].value_counts()
         assert len(sentinels[name]) == 1 and counts[sentinels[name][0]] == counts.min()
     unavailable = credit_g.unavailable[fitted.split.train].any(axis=1)
-    assert sum(count for _, count in modes.outages) == unavailable.sum()
+    assert sum(event.count for event in modes.outages) == unavailable.sum()
 
 
 def test_data_without_markers_have_no_outages(fitted, credit_g):

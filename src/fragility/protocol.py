@@ -6,27 +6,27 @@ reading, weights and resolution, with a digest. ``bind`` applies it to a model a
 
 from __future__ import annotations
 
-import dataclasses
 import html
 import json
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from fragility import protocol_parts as parts
 from fragility.arrays import Integers
 from fragility.canonical import digest_of, table_digest
-from fragility.errors import FragilityError, ProtocolError
+from fragility.errors import ProtocolError
 from fragility.evidence import EvidenceRows
 from fragility.evidence.agreement import ROUNDING_ROWS, measure_rounding
 from fragility.evidence.baselines import (
     ALTERNATIVES,
+    BASELINES,
     Alternative,
     Units,
     fit_alternatives,
@@ -42,8 +42,22 @@ from fragility.evidence.fields import Field
 from fragility.evidence.fitting import read_training_rows
 from fragility.evidence.groups import GroupMap, group_columns
 from fragility.evidence.modes import CATALOGUE_SIZE, DEFAULT_MODES, NO_MODES, NOISE, FailureModes, fit_modes
-from fragility.files import JSON_LIMIT, parse_json, read_bounded, write_text
+from fragility.files import write_text
 from fragility.models import Decision, Model
+from fragility.schemas import (
+    AtLeastZero,
+    Count,
+    Level,
+    Positive,
+    between,
+    check_fields,
+    load_json,
+    named,
+    one_of,
+    parse_text,
+    read_document,
+    write_document,
+)
 from fragility.scores import CONFIDENT, Reading
 from fragility.wording import describe_artificial
 
@@ -56,7 +70,7 @@ DEFAULT_SEVERITIES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 EQUAL_WEIGHTS = (1 / 3, 1 / 3, 1 / 3)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Protocol:
     """What is removed and degraded, toward what, how far, and how the result is read. Validated on construction.
 
@@ -70,6 +84,9 @@ class Protocol:
         The raw fields of the training table: name, kind and type.
     columns : tuple of Column
         The columns of the evidence space: name, kind, baseline and spread.
+    inputs : tuple of InputColumn
+        The columns that the preprocessing hands to the estimator, and the raw fields that each is made from, as tried
+        on training rows. None where there is no preprocessing, or where the raw space has no need of them.
     groups : tuple of Group
         Columns that fail together; every column is in one group.
     grouping : str
@@ -78,9 +95,6 @@ class Protocol:
         ``typical``, ``mean``, ``median``, ``zero``, ``missing`` or ``explicit``.
     artificial : tuple of str
         The raw fields whose baseline is a value that no training row has, such as nominal fields under ``mean``.
-    inputs : tuple of InputColumn
-        The columns that the preprocessing hands to the estimator, and the raw fields that each is made from, as tried
-        on training rows. None where there is no preprocessing, or where the raw space has no need of them.
     stored : tuple of Alternative
         The other baselines that the model admits; :attr:`alternatives` has their names.
     refused : tuple of str
@@ -114,28 +128,30 @@ class Protocol:
     space: Space
     fields: tuple[Field, ...]
     columns: tuple[Column, ...]
-    groups: tuple[Group, ...]
-    grouping: str
-    baseline: str
-    artificial: tuple[str, ...] = ()
     inputs: tuple[InputColumn, ...] = ()
-    stored: tuple[Alternative, ...] = ()
+    groups: tuple[Group, ...]
+    grouping: Annotated[str, parts.GROUPING]
+    baseline: Annotated[str, one_of((*BASELINES, "explicit"))]
+    artificial: tuple[str, ...] = ()
+    stored: tuple[Alternative, ...] = field(default=(), metadata=named("alternatives"))
     refused: tuple[str, ...] = ()
     operators: tuple[str, ...] = DEFAULT_OPERATORS
     severities: tuple[float, ...] = DEFAULT_SEVERITIES
-    depth: int = DEFAULT_DEPTH
+    depth: Positive = DEFAULT_DEPTH
     reading: Reading = "support"
-    weights: tuple[float, float, float] = EQUAL_WEIGHTS
-    exposure_weights: tuple[float, float, float] = EQUAL_WEIGHTS
-    resolution: float = 1e-6
-    smoothing: float = 0.0  # margins are those of (p + smoothing) / (1 + C smoothing)
-    min_confidence: float = CONFIDENT
+    weights: tuple[AtLeastZero, AtLeastZero, AtLeastZero] = EQUAL_WEIGHTS
+    exposure_weights: tuple[AtLeastZero, AtLeastZero, AtLeastZero] = EQUAL_WEIGHTS
+    resolution: Annotated[float, parts.RESOLUTION] = 1e-6
+    smoothing: Annotated[float, between(0, parts.MAX_SMOOTHING)] = 0.0  # of (p + smoothing) / (1 + C smoothing)
+    min_confidence: Level = CONFIDENT
     decision: Decision | None = None
     modes: FailureModes = NO_MODES
-    training_digest: str = ""
-    training_rows: int = 0
+    training_digest: Annotated[str, parts.DIGEST] = ""
+    training_rows: Count = 0
 
     def __post_init__(self) -> None:
+        check_fields(self, "", ProtocolError)
+        object.__setattr__(self, "stored", parts.order_alternatives(self))
         parts.check_evidence(self)
         parts.check_settings(self)
         parts.check_alternatives(self)
@@ -451,32 +467,7 @@ class Protocol:
         dict
             What ``from_dict`` takes.
         """
-        return {
-            "format": FORMAT,
-            "space": self.space,
-            "fields": [dataclasses.asdict(field) for field in self.fields],
-            "columns": [dataclasses.asdict(column) for column in self.columns],
-            "inputs": [{"name": column.name, "fields": list(column.fields)} for column in self.inputs],
-            "groups": parts.groups_to_list(self.groups),
-            "grouping": self.grouping,
-            "baseline": self.baseline,
-            "artificial": list(self.artificial),
-            "alternatives": {one.name: parts.alternative_to_dict(one) for one in self.stored},
-            "refused": list(self.refused),
-            "operators": list(self.operators),
-            "severities": list(self.severities),
-            "depth": self.depth,
-            "reading": self.reading,
-            "weights": list(self.weights),
-            "exposure_weights": list(self.exposure_weights),
-            "resolution": self.resolution,
-            "smoothing": self.smoothing,
-            "min_confidence": self.min_confidence,
-            "decision": None if self.decision is None else self.decision.to_dict(),
-            "modes": self.modes.to_dict(),
-            "training_digest": self.training_digest,
-            "training_rows": self.training_rows,
-        }
+        return {"format": FORMAT, **write_document(self)}
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Protocol:
@@ -492,52 +483,9 @@ class Protocol:
         Protocol
             The same protocol, with the same digest.
         """
-        if not isinstance(document, Mapping):
-            raise ProtocolError(f"a protocol must be a JSON object, got {type(document).__name__}")
-        if document.get("format") != FORMAT:
-            raise ProtocolError(f"expected a protocol of format {FORMAT!r}, got {document.get('format')!r}")
-        declared = {field.name for field in dataclasses.fields(cls)} - {"stored"}
-        unknown = sorted(map(str, set(document) - declared - {"format", "alternatives"}))
-        if unknown:
-            raise ProtocolError(f"the format of protocols has no field {unknown[0]!r:.80}; remove it")
-        try:
-            columns = tuple(parts.column_from(c) for c in document["columns"])
-            protocol = cls(
-                space=document["space"],
-                fields=tuple(parts.field_from(f) for f in document["fields"]),
-                columns=columns,
-                groups=parts.groups_from(document["groups"]),
-                grouping=document["grouping"],
-                baseline=document["baseline"],
-                artificial=parts.read_names("artificial", document["artificial"]),
-                inputs=tuple(parts.input_from(column) for column in document["inputs"]),
-                stored=tuple(
-                    parts.alternative_from(name, document["alternatives"][name], columns)
-                    for name in sorted(document["alternatives"], key=lambda n: [*ALTERNATIVES, n].index(n))
-                ),
-                refused=parts.read_names("refused", document["refused"]),
-                operators=tuple(document["operators"]),
-                severities=tuple(float(s) for s in document["severities"]),
-                depth=document["depth"],
-                reading=document["reading"],
-                weights=parts.read_weights("weights", document["weights"]),
-                exposure_weights=parts.read_weights("exposure_weights", document["exposure_weights"]),
-                resolution=float(document["resolution"]),
-                smoothing=parts.read_finite("smoothing", document["smoothing"]),
-                min_confidence=parts.read_finite("min_confidence", document["min_confidence"]),
-                decision=Decision.read(document["decision"]),
-                modes=FailureModes.from_dict(document["modes"]),
-                training_digest=document["training_digest"],
-                training_rows=document["training_rows"],
-            )
-            for name in protocol.alternatives:
-                protocol.with_baseline(name)  # held to the same rules
-        except KeyError as error:
-            raise ProtocolError(f"the protocol lacks the field {error.args[0]!r}") from error
-        except (TypeError, ValueError, AttributeError, OverflowError) as error:
-            if isinstance(error, FragilityError):
-                raise
-            raise ProtocolError(f"the protocol is malformed: {error}") from error
+        protocol = read_document(document, cls, "the protocol", ProtocolError, format=FORMAT)
+        for name in protocol.alternatives:
+            protocol.with_baseline(name)  # held to the same rules
         return protocol
 
     def to_json(self) -> str:
@@ -564,11 +512,7 @@ class Protocol:
         Protocol
             The same protocol, with the same digest.
         """
-        try:
-            document = parse_json(text)
-        except ValueError as error:
-            raise ProtocolError(f"the protocol is not valid JSON: {error}") from error
-        return cls.from_dict(document)
+        return cls.from_dict(parse_text(text, "the protocol", ProtocolError))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the protocol as JSON; the file appears whole or not at all.
@@ -597,12 +541,7 @@ class Protocol:
         Protocol
             The same protocol, with the same digest.
         """
-        try:
-            text = read_bounded(path, JSON_LIMIT).decode("utf-8")
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise ProtocolError(f"cannot read the protocol {path}: {reason}") from error
-        return cls.from_json(text)
+        return cls.from_dict(load_json(path, "the protocol", ProtocolError))
 
 
 def bind(model: Any, X: Any, protocol: Protocol, ids: Any = None, *, tried: bool = False) -> EvidenceRows:

@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence, Set
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from fragility.errors import ProtocolError
-from fragility.evidence.baselines import ALTERNATIVES, BASELINES, Alternative, list_refused
-from fragility.evidence.bound import SPACES, Column, Group, InputColumn
-from fragility.evidence.fields import FIELD_TYPES, Field, is_date_dtype, read_date
+from fragility.evidence.baselines import ALTERNATIVES, Alternative, list_refused
+from fragility.evidence.bound import Column, Group
+from fragility.evidence.fields import is_date_dtype, read_date
 from fragility.evidence.modes import find_faults
 from fragility.evidence.rows import list_names
-from fragility.models import Decision
-from fragility.scores import READINGS
+from fragility.schemas import Must, matching, show_value
 
-GROUPING = re.compile(r"raw-origin|declared|merged at (0?\.\d+|[01](\.\d+)?)")
+GROUPING = matching(
+    r"raw-origin|declared|merged at (0?\.\d+|[01](\.\d+)?)",
+    "raw-origin, declared or merged at a threshold from 0 to 1",
+)
 MIN_RESOLUTION, MAX_RESOLUTION = 1e-9, 1e-3  # part of the format: float64 margins round at 1e-10, float32 need 1e-4
+# It is also how far a verified margin may lie.
+RESOLUTION = Must(
+    f"a number from {MIN_RESOLUTION:g} to {MAX_RESOLUTION:g} in margin units",
+    lambda value: MIN_RESOLUTION <= value <= MAX_RESOLUTION,
+)
 RESOLUTIONS = (1e-6, 1e-5, 1e-4, 1e-3)  # of which a fit takes the finest that a model's own rounding allows
-DIGEST = re.compile(r"(sha256:[0-9a-f]{64})?")
+DIGEST = matching(r"(sha256:[0-9a-f]{64})?", "sha256: and 64 digits")
 MAX_SMOOTHING = 1.0  # part of the format: one vote for each class of a single tree
 WEIGHTED = {"weights": "RCMA, flip budget, degradation", "exposure_weights": "targeted, independent and common loss"}
 
@@ -29,11 +37,6 @@ WEIGHTED = {"weights": "RCMA, flip budget, degradation", "exposure_weights": "ta
 def choose_resolution(rounding: float) -> float:
     """Return the finest resolution that is at least twice a model's own rounding, or the coarsest there is."""
     return next((own for own in RESOLUTIONS if 2.0 * rounding <= own), RESOLUTIONS[-1])
-
-
-def check_choice(name: str, value: object, allowed: Sequence[str]) -> None:
-    if value not in allowed:
-        raise ProtocolError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
 
 
 def check_partition(groups: Sequence[Group], columns: Sequence[str]) -> None:
@@ -127,23 +130,28 @@ def _is_joined(name: str, fields: Sequence[str], free: Set[str], known: Sequence
     return re.fullmatch("".join(parts), f"+{name}") is not None
 
 
+def order_alternatives(protocol: Any) -> tuple[Alternative, ...]:
+    """Return the stored alternatives in their order, with floats in numeric columns: JSON may write them otherwise."""
+
+    def read(other: Alternative) -> Alternative:
+        if other.values is None or len(other.values) != len(protocol.columns):
+            return other
+        pairs = zip(protocol.columns, other.values, strict=True)
+        values = (float(v) if c.kind == "numeric" and type(v) is int else v for c, v in pairs)
+        return replace(other, values=tuple(values))
+
+    order = [*ALTERNATIVES, *sorted(other.name for other in protocol.stored)]
+    return tuple(sorted(map(read, protocol.stored), key=lambda other: order.index(other.name)))
+
+
 def check_evidence(protocol: Any) -> None:
     """Refuse columns, groups and a baseline that are malformed or contradict each other."""
-    check_choice("space", protocol.space, SPACES)
-    if not isinstance(protocol.grouping, str) or not GROUPING.fullmatch(protocol.grouping):
-        raise ProtocolError(
-            f"grouping must be raw-origin, declared or merged at a threshold from 0 to 1, got {protocol.grouping!r:.80}"
-        )
     for field in protocol.fields:
-        check_choice(f"kind of {field.name!r}", field.kind, ("numeric", "nominal"))
-        check_choice(f"type of {field.name!r}", field.type, FIELD_TYPES)
         if field.dtype is not None and not (field.type == "date" and is_date_dtype(field.dtype)):
             raise ProtocolError(
                 f"dtype of {field.name!r} must be null or that of timestamps in a known time zone, such as "
                 f"'datetime64[us, UTC]', got {field.dtype!r:.80}"
             )
-    for column in protocol.columns:
-        check_choice(f"kind of {column.name!r}", column.kind, ("numeric", "nominal"))
     check_partition(protocol.groups, [column.name for column in protocol.columns])
     kinds = {field.name: field.kind for field in protocol.fields}
     if protocol.grouping == "raw-origin" and not set(protocol.group_names) <= set(kinds):
@@ -155,22 +163,15 @@ def check_evidence(protocol: Any) -> None:
     unknown = set(protocol.artificial) - set(kinds)
     if unknown:
         raise ProtocolError(f"the protocol contradicts itself: artificial names {min(unknown)!r}, which is not a field")
-    check_choice("baseline", protocol.baseline, (*BASELINES, "explicit"))
     for column in protocol.columns:
         _check_column(column, protocol.baseline)
-    if type(protocol.training_rows) is not int or protocol.training_rows < 0:
-        raise ProtocolError(f"training_rows must be a whole number of rows, got {protocol.training_rows!r}")
-    if not isinstance(protocol.training_digest, str) or not DIGEST.fullmatch(protocol.training_digest):
-        raise ProtocolError(f"training_digest must be sha256: and 64 digits, got {protocol.training_digest!r:.90}")
 
 
 def _check_column(column: Column, word: str) -> None:
     """Refuse a column whose baseline does not fit the protocol's word for it."""
     value, numeric = column.baseline, column.kind == "numeric"
-    if not isinstance(value, (str, bool, int, float, type(None))):
-        raise ProtocolError(f"the baseline of {column.name!r} must be a number, a text or null, got {value!r:.80}")
-    if column.spread is not None and not column.spread >= 0:
-        raise ProtocolError(f"the spread of {column.name!r} must be a number from 0 on, got {column.spread!r}")
+    if numeric and value is not None and type(value) is not float:
+        raise ProtocolError(f"the baseline of {column.name!r} must be a number or null, got {show_value(value)}")
     if word == "zero" and numeric and value != 0.0:
         expected = "0"
     elif word == "missing" and value is not None:
@@ -187,9 +188,8 @@ def _check_column(column: Column, word: str) -> None:
 
 def check_settings(protocol: Any) -> None:
     """Refuse settings that are out of range."""
-    check_choice("reading", protocol.reading, READINGS)
     n_groups, depth = len(protocol.groups), protocol.depth
-    if isinstance(depth, bool) or not isinstance(depth, (int, np.integer)) or not 1 <= depth <= n_groups:
+    if depth > n_groups:
         raise ProtocolError(
             f"depth must be a whole number from 1 to the number of groups, {n_groups}, got {depth!r}; "
             "leave it out for 10, or all groups if there are fewer"
@@ -198,21 +198,8 @@ def check_settings(protocol: Any) -> None:
     if not protocol.severities or not rising or not (protocol.severities[0] > 0 and protocol.severities[-1] <= 1):
         raise ProtocolError(f"severities must rise strictly within (0, 1], got {list(protocol.severities)}")
     for name, weights in (("weights", protocol.weights), ("exposure_weights", protocol.exposure_weights)):
-        if not all(np.isfinite(w) and w >= 0 for w in weights) or sum(weights) <= 0:
+        if not sum(weights) > 0:
             raise ProtocolError(f"{name} must be three numbers >= 0, not all 0, got {list(weights)}")
-    if not MIN_RESOLUTION <= protocol.resolution <= MAX_RESOLUTION:  # it is also how far a verified margin may lie
-        raise ProtocolError(
-            f"resolution must be a number from {MIN_RESOLUTION:g} to {MAX_RESOLUTION:g} in margin units, "
-            f"got {protocol.resolution!r}"
-        )
-    if not 0 <= protocol.smoothing <= MAX_SMOOTHING:  # NaN is refused too
-        raise ProtocolError(f"smoothing must be a number from 0 to {MAX_SMOOTHING:g}, got {protocol.smoothing!r}")
-    if not 0 <= protocol.min_confidence < 1:
-        raise ProtocolError(
-            f"min_confidence must be a probability of at least 0 and below 1, got {protocol.min_confidence!r}"
-        )
-    if protocol.decision is not None and not isinstance(protocol.decision, Decision):
-        raise ProtocolError(f"decision must be a Decision or None, got {protocol.decision!r}")
     if len(set(protocol.operators)) != len(protocol.operators):
         raise ProtocolError(f"operators must be distinct, got {list(protocol.operators)}")
     for operator in protocol.operators:
@@ -241,7 +228,13 @@ def check_alternatives(protocol: Any) -> None:
     names, n_groups = [f.name for f in protocol.fields], len(protocol.groups)
     by_column = [c.name for c in protocol.columns] == names
     for other in protocol.stored:
-        check_choice("an alternative", other.name, ALTERNATIVES)
+        if other.name not in ALTERNATIVES:
+            raise ProtocolError(f"an alternative must be one of {', '.join(ALTERNATIVES)}, got {other.name!r:.80}")
+        if other.values is not None and len(other.values) != len(protocol.columns):
+            raise ProtocolError(
+                f"the alternative {other.name!r} must have {len(protocol.columns)} values, one per column, got "
+                f"{len(other.values)}"
+            )
         if (other.values is None) != (other.name == "missing"):
             raise ProtocolError("every alternative but missing has a value for each column, and missing has none")
         if other.name == "missing" and (other.groups is None, other.spreads is None) != (by_column, by_column):
@@ -306,83 +299,8 @@ def read_number(name: str, value: Any) -> float:
         raise ProtocolError(f"{name} must be a number, got {value!r}") from error
 
 
-def read_finite(name: str, value: Any) -> float:
-    """Return a number of a document, in which nothing else stands for one."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not np.isfinite(value):
-        raise ProtocolError(f"{name} must be a number, got {value!r}")
-    return float(value)
-
-
 def read_weights(name: str, weights: Sequence[float]) -> tuple[float, float, float]:
     if len(read_list(name, weights)) != 3:
         raise ProtocolError(f"{name} must be three numbers ({WEIGHTED[name]}), got {len(weights)}")
     a, b, c = (read_number("a weight", w) for w in weights)
     return a, b, c
-
-
-def read_names(name: str, values: Any) -> tuple[str, ...]:
-    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        raise ProtocolError(f"{name} must be a list of names, got {values!r:.80}")
-    return tuple(values)
-
-
-# --- documents ----------------------------------------------------------------------------------------------
-
-
-def field_from(document: Mapping[str, Any]) -> Field:
-    if not isinstance(document["categorical"], bool):
-        raise ProtocolError(f"categorical must be true or false, got {document['categorical']!r}")
-    return Field(str(document["name"]), document["kind"], document["type"], document["categorical"], document["dtype"])
-
-
-def column_from(document: Mapping[str, Any]) -> Column:
-    kind = document["kind"]
-    baseline, spread = _baseline_from(kind, document["baseline"]), _spread_from(document["spread"])
-    return Column(str(document["name"]), kind, baseline, spread)
-
-
-def input_from(document: Mapping[str, Any]) -> InputColumn:
-    return InputColumn(str(document["name"]), read_names("fields of an input", document["fields"]))
-
-
-def _baseline_from(kind: str, value: Any) -> Any:
-    return read_finite("a baseline", value) if kind == "numeric" and value is not None else value
-
-
-def _spread_from(value: Any) -> float | None:
-    return None if value is None else read_finite("a spread", value)
-
-
-def groups_to_list(groups: Sequence[Group]) -> list[dict[str, Any]]:
-    return [{"name": group.name, "columns": list(group.columns)} for group in groups]
-
-
-def groups_from(document: Sequence[Mapping[str, Any]]) -> tuple[Group, ...]:
-    return tuple(Group(str(group["name"]), tuple(group["columns"])) for group in document)
-
-
-def alternative_to_dict(other: Alternative) -> dict[str, Any]:
-    document: dict[str, Any] = {"artificial": list(other.artificial)}
-    if other.values is not None:
-        document["values"] = list(other.values)
-    if other.groups is not None and other.spreads is not None:
-        document |= {"groups": groups_to_list(other.groups), "spreads": list(other.spreads)}
-    return document
-
-
-def alternative_from(name: str, document: Mapping[str, Any], columns: Sequence[Column]) -> Alternative:
-    unknown = set(document) - {"artificial", "values", "groups", "spreads"}
-    if unknown:
-        raise ProtocolError(f"the alternative {name!r} has the unknown field {min(unknown)!r}")
-    values, groups, spreads = (document.get(key) for key in ("values", "groups", "spreads"))
-    if values is not None and len(values) != len(columns):
-        raise ProtocolError(
-            f"the alternative {name!r} must have {len(columns)} values, one per column, got {len(values)}"
-        )
-    return Alternative(
-        name,
-        read_names("artificial", document["artificial"]),
-        None if values is None else tuple(_baseline_from(c.kind, v) for c, v in zip(columns, values, strict=True)),
-        None if groups is None else groups_from(groups),
-        None if spreads is None else tuple(_spread_from(spread) for spread in spreads),
-    )

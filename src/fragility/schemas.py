@@ -6,7 +6,9 @@ was expected and what came. Text, whole numbers and truth values are never taken
 stand where a decimal is expected, since JSON writes 1.0 either way, and is read as a float, so that it has one digest.
 
     Annotated[float, between(0, 1)]     a field with a range; ``Must`` states any other condition of one value
-    class_                              the field ``class``: one trailing underscore is not part of the name
+    field(metadata=named("class"))      a field that is called otherwise in the document
+    field(..., metadata=OPTIONAL)       a field that is left out where it has its default
+    field(metadata=KEY)                 a list of such entries is an object in the document, by this field
     __post_init__                       what several fields must fulfil together, checked after each one by itself
 
 pydantic does the reading; it is imported with the first document, and the reader of each schema is made once.
@@ -20,7 +22,8 @@ import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache
+from contextvars import ContextVar
+from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
 
 from fragility.errors import FragilityError
@@ -37,6 +40,7 @@ LISTED = 300  # characters of a list of names in a message
 NOTHING: Mapping[str, type | str] = types.MappingProxyType({})
 LARGEST_COUNT = 2**53 - 1  # beyond it, JSON numbers mean different things to different readers
 INFINITE = "inf"
+NAMED, OPTIONAL, KEY = "named", {"optional": True}, {"key": True}  # metadata of fields
 STRICT = ("int", "float", "str", "bool")  # kinds of value that are not converted
 WORDS: dict[Any, str] = {
     None: "null",
@@ -103,7 +107,9 @@ class Unbounded:
 
 
 AtLeastZero: TypeAlias = Annotated[float, Must("a number from 0", lambda value: value >= 0)]
+_READING: ContextVar[bool] = ContextVar("reading", default=False)  # while a document is made into its dataclass
 Share: TypeAlias = Annotated[float, between(0, 1)]
+Level: TypeAlias = Annotated[float, Must("a number of at least 0 and below 1", lambda value: 0 <= value < 1)]
 Count: TypeAlias = Annotated[int, whole_between(0)]
 Positive: TypeAlias = Annotated[int, whole_between(1)]
 Digest: TypeAlias = Annotated[str, matching("sha256:[0-9a-f]{64}", "a digest, sha256: and 64 hexadecimal digits")]
@@ -191,10 +197,13 @@ def read_document(
             if value != kind if isinstance(kind, str) else type(value) is not kind:
                 expected = repr(kind) if isinstance(kind, str) else WORDS[kind]
                 raise error(f"{_join([at, name])} in {what} must be {expected}, got {show_value(value)}")
+    token = _READING.set(True)
     try:
         (read,) = _make_reader(typing.cast(Any, schema), defaults).validate_python((plain,))
     except ValidationError as cause:
         raise _refuse(cause, plain, schema, what, error, at, defaults, tuple(more)) from _find_origin(cause)
+    finally:
+        _READING.reset(token)
     if ordered and (place := _find_disorder(read, plain, at)) is not None:
         inside = f"{place} in {what}" if place else what
         raise error(f"the fields of {inside} are not in the order of the format; write them in that order")
@@ -213,14 +222,16 @@ def check_format(document: Any, format: str, what: str, error: type[FragilityErr
 
 
 def check_fields(instance: Any, what: str, error: type[FragilityError]) -> None:
-    """Refuse a dataclass whose fields do not hold what its annotations say: for ``__post_init__``."""
+    """Refuse a dataclass whose fields do not hold what its annotations say: for ``__post_init__``.
+
+    what: whose fields they are, in words; empty if their names say enough.
+    """
     from pydantic_core import ValidationError
 
-    values = {
-        field.name.removesuffix("_"): _to_plain(getattr(instance, field.name))
-        for field in dataclasses.fields(instance)
-        if field.init
-    }
+    if _READING.get():  # the reader has checked them
+        return
+    fields = dataclasses.fields(instance)
+    values = {field.name: _to_plain(getattr(instance, field.name)) for field in fields if field.init}
     try:
         _make_checker(typing.cast(Any, type(instance))).validate_python(values)
     except ValidationError as cause:
@@ -230,13 +241,30 @@ def check_fields(instance: Any, what: str, error: type[FragilityError]) -> None:
 def write_document(value: Any) -> Any:
     """Return a dataclass as plain values, in the order of its fields; ``read_document`` reads them."""
     if dataclasses.is_dataclass(value):
-        names = (field.name for field in dataclasses.fields(value))
-        return {name.removesuffix("_"): write_document(getattr(value, name)) for name in names}
+        written = {}
+        for field in dataclasses.fields(value):
+            own = getattr(value, field.name)
+            if field.metadata.get("optional") and own == field.default:
+                continue
+            key = _find_key(_list_fields(typing.cast(Any, type(value))).get(name_field(field)))
+            plain = write_document(own)
+            written[name_field(field)] = plain if key is None else {entry.pop(key): entry for entry in plain}
+        return written
     if isinstance(value, Mapping):
         return {name: write_document(entry) for name, entry in value.items()}
     if isinstance(value, float) and math.isinf(value):
         return INFINITE
     return [write_document(entry) for entry in value] if isinstance(value, (list, tuple)) else value
+
+
+def named(name: str) -> dict[str, str]:
+    """Return the metadata of a field that has another name in the document."""
+    return {NAMED: name}
+
+
+def name_field(field: dataclasses.Field[Any]) -> str:
+    """Return the name of a dataclass's field in the document."""
+    return str(field.metadata.get(NAMED, field.name))
 
 
 def show_value(value: Any) -> str:
@@ -265,53 +293,94 @@ def _make_checker(schema: type) -> SchemaValidator:
     """Return what checks the fields of a dataclass without making one."""
     from pydantic_core import SchemaValidator
 
-    whole = _make_core_schema(schema, True)
+    whole = _make_core_schema(schema, True, "always")  # also what stands in the fields
     inside = whole["schema"] if whole["type"] == "definitions" else whole
     (node,) = inside["items_schema"]
     definitions = whole.get("definitions", [])
     if node["type"] == "definition-ref":
         node = next(each for each in definitions if each["ref"] == node["schema_ref"])
     fields: Any = node["schema"]
-    return SchemaValidator({"type": "definitions", "schema": fields, "definitions": definitions})
+    return SchemaValidator({"type": "definitions", "schema": fields, "definitions": definitions}, node.get("config"))
 
 
 @cache
-def _make_core_schema(schema: type, defaults: bool) -> Any:
+def _make_core_schema(schema: type, defaults: bool, revalidate: Literal["always", "never"] = "never") -> Any:
     from pydantic import ConfigDict, TypeAdapter
 
     config = ConfigDict(
-        extra="forbid",
-        allow_inf_nan=False,
-        arbitrary_types_allowed=True,
-        alias_generator=lambda name: name.removesuffix("_"),
+        extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True, revalidate_instances=revalidate
     )
     core: Any = TypeAdapter(tuple[schema], config=config).core_schema  # type: ignore[valid-type]
-    _make_strict(core, defaults)
+    _make_strict(core, defaults, revalidate == "always")
     return core
 
 
-def _make_strict(node: Any, defaults: bool) -> None:
-    """Let values be of their types alone, fields be left out only if they may, and a list end at its first fault."""
-    if isinstance(node, dict):
-        kind = node.get("type")
-        if kind in STRICT:
-            node["strict"] = True
-        elif kind == "tuple":
-            node["fail_fast"] = True
-        elif kind == "dataclass-field" and node["schema"]["type"] == "default" and not defaults:
-            node["schema"] = node["schema"]["schema"]
-        for inside in node.values():
-            _make_strict(inside, defaults)
-    elif isinstance(node, (list, tuple)):
+def _make_strict(node: Any, defaults: bool, made: bool) -> None:
+    """Let values be of their types alone, a list end at its first fault, and fields be as their metadata say.
+
+    made: for what was made in Python, whose fields have their own names.
+    """
+    if isinstance(node, (list, tuple)):
         for inside in node:
-            _make_strict(inside, defaults)
+            _make_strict(inside, defaults, made)
+    if not isinstance(node, dict):
+        return
+    for inside in node.values():
+        _make_strict(inside, defaults, made)
+    kind = node.get("type")
+    if kind in STRICT:
+        node["strict"] = True
+    elif kind == "dataclass":
+        fields = {field.name: field for field in dataclasses.fields(node["cls"])}
+        for each in node["schema"]["fields"]:
+            field = fields[each["name"]]
+            if not made:
+                each["validation_alias"] = name_field(field)
+            if each["schema"]["type"] == "default" and not (defaults or field.metadata.get("optional")):
+                each["schema"] = each["schema"]["schema"]
+    elif kind == "tuple":
+        node["fail_fast"] = True
+        if node.get("variadic_item_index") == 0 and (key := _find_key_of(node["items_schema"][0].get("cls"))):
+            listed = dict(node)
+            node.clear()
+            node |= {"type": "function-before", "schema": listed}
+            node["function"] = {"type": "no-info", "function": partial(_list_entries, key)}
+
+
+def _list_entries(key: str, value: Any) -> Any:
+    """Return the entries of an object as a list, their names among their fields."""
+    if isinstance(value, tuple):  # as it is in Python
+        return value
+    if not isinstance(value, Mapping):
+        raise AssertionError("not an object")
+    if twice := [name for name, entry in value.items() if isinstance(entry, Mapping) and key in entry]:
+        raise ValueError(f"{twice[0]!r} has the unknown field {key!r}")
+    return [{key: name, **entry} if isinstance(entry, Mapping) else entry for name, entry in value.items()]
 
 
 @cache
 def _list_fields(schema: Any) -> dict[str, Any]:
     """Return the type of each field of a dataclass, by its name in the document."""
     hints = typing.get_type_hints(schema, include_extras=True)
-    return {field.name.removesuffix("_"): hints[field.name] for field in dataclasses.fields(schema) if field.init}
+    own = [field for field in dataclasses.fields(schema) if field.init and not field.metadata.get("key")]
+    return {name_field(field): hints[field.name] for field in own}
+
+
+@cache
+def _list_hints(schema: Any) -> dict[str, Any]:
+    """Return the type of each field of a dataclass, by its name in Python and by that in the document."""
+    return typing.get_type_hints(schema, include_extras=True) | _list_fields(schema)
+
+
+def _find_key(hint: Any) -> str | None:
+    """Return the field whose value names the entries of a list, if the list is an object in the document."""
+    inside = typing.get_args(_strip(hint))
+    return _find_key_of(inside[0]) if typing.get_origin(_strip(hint)) is tuple and inside[-1] is Ellipsis else None
+
+
+def _find_key_of(schema: Any) -> str | None:
+    fields = dataclasses.fields(schema) if dataclasses.is_dataclass(schema) else ()
+    return next((field.name for field in fields if field.metadata.get("key")), None)
 
 
 def _to_plain(value: Any) -> Any:
@@ -347,7 +416,7 @@ def _refuse(
     loc = fault["loc"][1:] if fault["loc"][:1] == (0,) else fault["loc"]  # a reader takes a tuple of one document
     hint, value, steps, rest = _follow(schema, document, loc)
     path, origin = _join([at, *steps]), (fault.get("ctx") or {}).get("error")
-    inside = f"{path} {of} {what}" if path else what
+    inside = f"{path} {of} {what}" if path and what else path or what
     if fault["type"] == "missing" and isinstance(rest, str):
         return error(f"{what} lacks the field {_join([path, rest])!r}")
     if fault["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
@@ -368,18 +437,20 @@ def _follow(hint: Any, value: Any, loc: tuple[int | str, ...]) -> tuple[Any, Any
     for place, step in enumerate(loc):
         kind = _strip(hint)
         origin, inside = typing.get_origin(kind), typing.get_args(kind)
+        if _find_key(hint) is not None and isinstance(value, Mapping) and isinstance(step, int):
+            step = list(value)[step]
         if loc[place + 1 : place + 2] == ("[key]",):
             return hint, value, steps, "[key]"
-        if dataclasses.is_dataclass(kind) and step in (known := _list_fields(typing.cast(Any, kind))):
+        if dataclasses.is_dataclass(kind) and step in (known := _list_hints(typing.cast(Any, kind))):
             child = known[str(step)]
-        elif origin is tuple and isinstance(step, int):
-            child = inside[0] if inside[-1] is Ellipsis else inside[min(step, len(inside) - 1)]
+        elif origin is tuple and (isinstance(step, int) or isinstance(value, Mapping)):
+            child = inside[0] if inside[-1] is Ellipsis else inside[min(int(step), len(inside) - 1)]
         elif origin in (dict, Mapping) or (isinstance(origin, type) and issubclass(origin, Mapping)):
             child = inside[1]
         else:
             return hint, value, steps, step
         try:
-            value = value[step]
+            value = getattr(value, str(step)) if dataclasses.is_dataclass(value) else value[step]
         except (LookupError, TypeError):  # it is not there
             return hint, value, steps, step
         hint = child
@@ -412,7 +483,7 @@ def describe_type(hint: Any, *, null: bool = True) -> str:
     origin, inside = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
         return f"one of {', '.join(map(str, inside))}" if len(inside) > 1 else repr(inside[0])
-    if origin is tuple:
+    if origin is tuple and _find_key(hint) is None:
         return "a list" if inside[-1] is Ellipsis else f"a list of {len(inside)}"
     if hint in WORDS:
         return WORDS[hint]
@@ -436,10 +507,10 @@ def _shorten(text: str) -> str:
 def _find_disorder(read: Any, plain: Any, at: str) -> str | None:
     """Return the path of the first object whose fields are not in the order of its dataclass; None if all are."""
     if dataclasses.is_dataclass(read) and isinstance(plain, Mapping):
-        names = [field.name.removesuffix("_") for field in dataclasses.fields(read)]
+        names = {name_field(field): field.name for field in dataclasses.fields(read)}
         if list(plain) != [name for name in names if name in plain]:
             return at
-        pairs: Iterable[tuple[Any, Any]] = ((name, getattr(read, name, None)) for name in plain)
+        pairs: Iterable[tuple[Any, Any]] = ((name, getattr(read, names[name])) for name in plain)
     elif isinstance(read, Mapping):
         pairs = read.items()
     elif isinstance(read, tuple):

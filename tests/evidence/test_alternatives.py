@@ -194,15 +194,15 @@ def test_alternatives_travel_with_the_protocol() -> None:
     ("change", "message"),
     [
         (lambda d: d["mean"].update(values=[0.0]), r"alternative 'mean' must have \d+ values, one per column, got 1"),
-        (lambda d: d["mean"].update(values=[*d["mean"]["values"][:-1], "x"]), r"a baseline must be a number, got 'x'"),
+        (lambda d: d["mean"].update(values=[*d["mean"]["values"][:-1], "x"]), r"must be a number or null, got 'x'"),
         (lambda d: d["mean"].pop("values"), r"every alternative but missing has a value for each column"),
-        (lambda d: d["mean"].update(note=1), r"the alternative 'mean' has the unknown field 'note'"),
+        (lambda d: d["mean"].update(note=1), r"has the unknown field 'alternatives.mean.note'"),
         (lambda d: d.update(typical=d["mean"]), r"alternatives must be distinct and other than the baseline 'typical'"),
         (lambda d: d.update(zero=d["mean"]), r"must be one of typical, median, missing, mean, got 'zero'"),
         (lambda d: d["missing"].pop("groups"), r"alternative missing must have groups and spreads of the raw fields"),
         (lambda d: d["missing"]["spreads"].pop(), r"must have 6 spreads and at least 5 groups, got 5 and 6"),
         (lambda d: d["missing"]["groups"].pop(), r"groups must cover the columns exactly"),
-        (lambda d: d["mean"].update(artificial="all"), r"artificial must be a list of names"),
+        (lambda d: d["mean"].update(artificial="all"), r"artificial in the protocol must be a list"),
     ],
 )  # fmt: skip
 def test_malformed_alternatives_are_refused(change: Any, message: str) -> None:

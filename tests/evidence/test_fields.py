@@ -403,7 +403,7 @@ def test_the_protocol_holds_the_types(addresses) -> None:
     assert Protocol.from_json(protocol.to_json()) == protocol
     document = protocol.to_dict()
     document["fields"] = [{**f, "type": "words"} for f in document["fields"]]
-    with pytest.raises(FragilityError, match=r"type of 'zip' must be one of integer, number"):
+    with pytest.raises(FragilityError, match=r"fields.0.type in the protocol must be one of integer, number"):
         Protocol.from_dict(document)
 
 

@@ -18,6 +18,7 @@ from sklearn.preprocessing import OneHotEncoder
 
 import fragility as fg
 from fragility.errors import ProtocolError
+from fragility.evidence.modes import Outage
 
 
 def protocol_of(X, **settings):
@@ -119,12 +120,13 @@ def test_a_document_holds_them_and_one_validator_checks_them():
     broken = {
         "each once and in this order": {"declared": modes.declared[::-1]},
         "declared exactly if": {"outages": ()},
-        "noise must be a number above 0": {"noise": 0.0},
+        "modes.noise must be a number above 0": {"noise": 0.0},
         "as many counts": {"catalogue": (dataclasses.replace(first, counts=first.counts[:-1]), *modes.catalogue[1:])},
         "groups in declared order": {"catalogue": modes.catalogue[::-1]},
         "which its fields cannot": {"catalogue": (dataclasses.replace(first, values=((None,),), counts=(1,)),)},
         "not written as the format says": {"sentinels": (dataclasses.replace(modes.sentinels[0], weights=(2.0, 1.0)),)},
-        "must name groups in declared order, with a count": {"outages": ((("age",), 0),)},
+        "must name groups in declared order": {"outages": (Outage(("nobody",), 1),)},
+        "modes.outages.0.count must be a whole number from 1, got 0": {"outages": (Outage(("age",), 0),)},
         "whole columns of modes": {"whole": ("nobody",)},
         "in the order of the table, each once": {"ranges": modes.ranges[::-1]},
         "must hold two values of the field": {"ranges": (dataclasses.replace(modes.ranges[0], low="few"),)},
@@ -136,7 +138,7 @@ def test_a_document_holds_them_and_one_validator_checks_them():
             dataclasses.replace(protocol, modes=dataclasses.replace(modes, **change))
     document = protocol.to_dict()
     document["modes"]["extra"] = 1
-    with pytest.raises(ProtocolError, match="must have exactly the fields"):
+    with pytest.raises(ProtocolError, match=r"has the unknown field 'modes\.extra'"):
         fg.Protocol.from_dict(document)
 
 

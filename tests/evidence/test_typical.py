@@ -249,5 +249,5 @@ def test_the_protocol_says_what_is_artificial() -> None:
     assert "<th>artificial</th><td>purpose, checking_status, foreign_worker, region</td>" in protocol._repr_html_()
     document = protocol.to_dict()
     assert Protocol.from_dict({**document, "artificial": []}).digest != protocol.digest
-    with pytest.raises(fg.ProtocolError, match=r"artificial must be a list of names, got 'purpose'"):
+    with pytest.raises(fg.ProtocolError, match=r"artificial in the protocol must be a list, got 'purpose'"):
         Protocol.from_dict({**document, "artificial": "purpose"})

@@ -172,7 +172,7 @@ def _list_mode_facts(modes: FailureModes) -> list[tuple[str, str]]:
             "sentinels",
             "; ".join(f"{one.field}: {', '.join(map(str, one.values))}" for one in modes.sentinels),
         ),
-        "outage": ("outages", write_count(sum(count for _, count in modes.outages), "recorded event")),
+        "outage": ("outages", write_count(sum(event.count for event in modes.outages), "recorded event")),
     }
     return [fact for mode, fact in facts.items() if mode in modes.declared]
 

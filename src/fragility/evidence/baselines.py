@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -35,6 +35,7 @@ from fragility.evidence.fitting import TrainingEvidence, are_whole, column_media
 from fragility.evidence.rows import Rows, Scalar, native_like, read_rows
 from fragility.models.adapter import Model
 from fragility.models.decision import to_python
+from fragility.schemas import KEY, OPTIONAL, AtLeastZero
 
 Units: TypeAlias = Literal["raw", "transformed"]
 UNITS: tuple[Units, ...] = ("raw", "transformed")
@@ -334,12 +335,13 @@ def _cell_like(value: Any, column: pd.Series) -> pd.Series:
 class Alternative:
     """A baseline that a protocol could have instead of its own."""
 
-    name: str
+    name: str = field(metadata=KEY)
     artificial: tuple[str, ...]  # fields for which it is a value that no training row has
-    values: tuple[Scalar, ...] | None = None  # one per column; None for ``missing``, whose values are all missing
+    # One per column; None for ``missing``, whose values are all missing.
+    values: tuple[Scalar, ...] | None = field(default=None, metadata=OPTIONAL)
     # Of ``missing``, which is in the raw space, where the columns of the protocol are not the raw fields:
-    groups: tuple[Group, ...] | None = None
-    spreads: tuple[float | None, ...] | None = None  # one per field
+    groups: tuple[Group, ...] | None = field(default=None, metadata=OPTIONAL)
+    spreads: tuple[AtLeastZero | None, ...] | None = field(default=None, metadata=OPTIONAL)  # one per field
 
 
 def fit_alternatives(
@@ -439,6 +441,6 @@ def _groups_of_fields(groups: Sequence[Group], evidence: TrainingEvidence) -> tu
             if group_of.setdefault(name, group_of_column[column]) != group_of_column[column]:
                 raise EvidenceError(f"the columns of the field {name!r} are in different groups")
     members: dict[str, list[str]] = {group.name: [] for group in groups}
-    for field in evidence.fields:
-        members.setdefault(group_of.get(field.name, field.name), []).append(field.name)
+    for own in evidence.fields:
+        members.setdefault(group_of.get(own.name, own.name), []).append(own.name)
     return tuple(Group(block, tuple(names)) for block, names in members.items())

@@ -23,6 +23,7 @@ from fragility.evidence.fields import Field
 from fragility.evidence.rows import Kind, Rows, Scalar
 from fragility.models.adapter import Model
 from fragility.models.decision import ClassLabel, Decision
+from fragility.schemas import AtLeastZero
 from fragility.text import BriefRepr
 
 Space: TypeAlias = Literal["transformed", "raw"]
@@ -42,7 +43,11 @@ class Column:
     name: str
     kind: Kind  # nominal: encodes a category (no noise; takes the encoding of a category under `typical`)
     baseline: Scalar  # None: missing (NaN for a number, the missing token for a nominal field)
-    spread: float | None  # training standard deviation of a numeric column
+    spread: AtLeastZero | None  # training standard deviation of a numeric column
+
+    def __post_init__(self) -> None:
+        if self.kind == "numeric" and type(self.baseline) is int:  # as JSON may write a float
+            object.__setattr__(self, "baseline", float(self.baseline))
 
 
 @dataclass(frozen=True, slots=True)

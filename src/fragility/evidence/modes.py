@@ -23,12 +23,12 @@ import re
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
 
-from fragility.arrays import Floats
+from fragility.arrays import Floats, is_number
 from fragility.canonical import is_missing, row_digests
 from fragility.errors import Advice, ProtocolError
 from fragility.evidence.bound import Group
@@ -36,6 +36,7 @@ from fragility.evidence.fields import Field, date_text, read_date, type_of, valu
 from fragility.evidence.fitting import TrainingEvidence, whole_columns
 from fragility.evidence.rows import Scalar
 from fragility.models.decision import to_python
+from fragility.schemas import Must, Positive, one_of, whole_between, write_document
 from fragility.text import BriefRepr
 
 MODES = ("lost", "wrong", "noisy", "stale", "sentinel", "outage")
@@ -58,7 +59,7 @@ class GroupValues:
     group: str
     fields: tuple[str, ...]
     values: tuple[tuple[Scalar, ...], ...]  # one value per field
-    counts: tuple[int, ...]  # weights are counts over their sum
+    counts: tuple[Positive, ...]  # weights are counts over their sum
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,14 @@ class Sentinel:
     field: str
     values: tuple[Scalar, ...]  # a text such as "x / 12" is a multiple of a numeric field's own value
     weights: tuple[float, ...]  # they sum to 1
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """A recorded event: groups that failed together, and how often."""
+
+    groups: tuple[str, ...]
+    count: Positive
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,19 +107,19 @@ class FailureModes(BriefRepr):
         The columns whose noisy values are rounded to whole numbers.
     sentinels : tuple of Sentinel
         The values of ``sentinel``.
-    outages : tuple of (tuple of str, int)
+    outages : tuple of Outage
         The events of ``outage``: groups that failed together, and how often.
     ranges : tuple of Range
         The training range of each field of numbers or dates, whichever modes are declared.
     """
 
-    declared: tuple[str, ...] = ()
+    declared: tuple[Annotated[str, one_of(MODES)], ...] = ()
     catalogue: tuple[GroupValues, ...] = ()
-    catalogue_size: int = 0
-    noise: float = NOISE
+    catalogue_size: Annotated[int, whole_between(0, LARGEST_CATALOGUE)] = 0
+    noise: Annotated[float, Must("a number above 0", lambda value: value > 0)] = NOISE
     whole: tuple[str, ...] = ()
     sentinels: tuple[Sentinel, ...] = ()
-    outages: tuple[tuple[tuple[str, ...], int], ...] = ()
+    outages: tuple[Outage, ...] = ()
     ranges: tuple[Range, ...] = ()
 
     def listed_values(self) -> dict[str, tuple[Scalar, ...]]:
@@ -154,82 +163,13 @@ class FailureModes(BriefRepr):
         Returns
         -------
         dict
-            What ``from_dict`` takes.
+            As a protocol's file has them.
         """
-        return {
-            "declared": list(self.declared),
-            "catalogue": [
-                {
-                    "group": entry.group,
-                    "fields": list(entry.fields),
-                    "values": [list(values) for values in entry.values],
-                    "counts": list(entry.counts),
-                }
-                for entry in self.catalogue
-            ],
-            "catalogue_size": self.catalogue_size,
-            "noise": self.noise,
-            "whole": list(self.whole),
-            "sentinels": [
-                {"field": one.field, "values": list(one.values), "weights": list(one.weights)} for one in self.sentinels
-            ],
-            "outages": [{"groups": list(groups), "count": count} for groups, count in self.outages],
-            "ranges": [
-                {"field": each.field, "low": each.low, "high": each.high, "whole": each.whole} for each in self.ranges
-            ],
-        }
-
-    @classmethod
-    def from_dict(cls, document: Mapping[str, Any]) -> FailureModes:
-        """Return the modes of a document; their values are checked by the protocol that holds them.
-
-        Parameters
-        ----------
-        document : mapping
-            What ``to_dict`` returned.
-
-        Returns
-        -------
-        FailureModes
-            The same modes.
-        """
-        _check_keys("modes", document, FIELDS)
-        for entry in document["catalogue"]:
-            _check_keys("an entry of the catalogue", entry, ("group", "fields", "values", "counts"))
-        for one in document["sentinels"]:
-            _check_keys("a sentinel", one, ("field", "values", "weights"))
-        for event in document["outages"]:
-            _check_keys("an outage", event, ("groups", "count"))
-        for each in document["ranges"]:
-            _check_keys("a range", each, ("field", "low", "high", "whole"))
-        return cls(
-            declared=tuple(document["declared"]),
-            catalogue=tuple(
-                GroupValues(
-                    entry["group"], tuple(entry["fields"]), tuple(map(tuple, entry["values"])), tuple(entry["counts"])
-                )
-                for entry in document["catalogue"]
-            ),
-            catalogue_size=document["catalogue_size"],
-            noise=document["noise"],
-            whole=tuple(document["whole"]),
-            sentinels=tuple(
-                Sentinel(one["field"], tuple(one["values"]), tuple(one["weights"])) for one in document["sentinels"]
-            ),
-            outages=tuple((tuple(event["groups"]), event["count"]) for event in document["outages"]),
-            ranges=tuple(Range(each["field"], each["low"], each["high"], each["whole"]) for each in document["ranges"]),
-        )
+        document: dict[str, Any] = write_document(self)
+        return document
 
 
 NO_MODES = FailureModes()
-FIELDS = tuple(NO_MODES.to_dict())
-
-
-def _check_keys(what: str, document: Any, names: Sequence[str]) -> None:
-    if not isinstance(document, Mapping) or set(document) != set(names):
-        raise ProtocolError(
-            f"{what} of a protocol must have exactly the fields {', '.join(names)}, got {document!r:.80}"
-        )
 
 
 def read_multiple(value: Scalar) -> float | None:
@@ -267,7 +207,7 @@ def fit_modes(
         declared=tuple(mode for mode in MODES if mode in wanted),
         catalogue=fit_catalogue(evidence, groups, catalogue, joint) if "wrong" in wanted else (),
         catalogue_size=int(catalogue) if "wrong" in wanted else 0,
-        noise=noise,
+        noise=float(noise) if is_number(noise) else noise,
         whole=fit_whole_columns(evidence) if "noisy" in wanted else (),
         sentinels=given,
         outages=events,
@@ -455,9 +395,7 @@ def _sentinel_value(field: Field, value: Any) -> Scalar:
     return typing.cast(Scalar, plain)
 
 
-def fit_outages(
-    outages: Any, evidence: TrainingEvidence, groups: Sequence[Group]
-) -> tuple[tuple[tuple[str, ...], int], ...]:
+def fit_outages(outages: Any, evidence: TrainingEvidence, groups: Sequence[Group]) -> tuple[Outage, ...]:
     """Return recorded events as groups that failed together; outages: ``patterns`` of fields and their ``counts``."""
     if outages is None:
         return ()
@@ -474,7 +412,7 @@ def fit_outages(
         failed = {name for field in pattern for name in holders[field]}
         event = tuple(group.name for group in groups if group.name in failed)
         counts[event] = counts.get(event, 0) + int(count)
-    return tuple(sorted(counts.items()))
+    return tuple(Outage(event, count) for event, count in sorted(counts.items()))
 
 
 # --- checking -----------------------------------------------------------------------------------------------
@@ -493,11 +431,9 @@ def find_faults(
     size, wrong = modes.catalogue_size, "wrong" in modes.declared
     if not wrong and (modes.catalogue or size):
         yield "a catalogue is declared without the mode 'wrong'"
-    if wrong and not (_is_count(size) and size <= LARGEST_CATALOGUE):
+    if wrong and not size:
         yield f"catalogue_size must be a whole number from 1 to {LARGEST_CATALOGUE}, got {size!r}"
         return
-    if isinstance(modes.noise, bool) or not isinstance(modes.noise, (int, float)) or not 0 < modes.noise < np.inf:
-        yield f"noise must be a number above 0, got {modes.noise!r}"
     if any(name not in columns for name in modes.whole) or len(set(modes.whole)) != len(modes.whole):
         yield "the whole columns of modes must be distinct columns"
     yield from _catalogue_faults(modes.catalogue, size, fields, [group.name for group in groups])
@@ -511,9 +447,9 @@ def find_faults(
             pass
         yield f"the sentinels of {one.field!r} are not written as the format says, with weights that sum to 1"
     names = [group.name for group in groups]
-    for event, count in modes.outages:
-        if list(event) != [name for name in names if name in event] or not event or not _is_count(count):
-            yield f"an outage must name groups in declared order, with a count, got {list(event)!r:.80}, {count!r}"
+    for event in modes.outages:
+        if list(event.groups) != [name for name in names if name in event.groups] or not event.groups:
+            yield f"an outage must name groups in declared order, got {list(event.groups)!r:.80}"
     yield from _range_faults(modes.ranges, fields)
 
 
@@ -525,7 +461,7 @@ def _range_faults(ranges: Sequence[Range], fields: Sequence[Field]) -> Iterator[
         return
     for each in ranges:
         own = by_name[each.field]
-        if not _fits(each.low, own, False) or not _fits(each.high, own, False) or type(each.whole) is not bool:
+        if not _fits(each.low, own, False) or not _fits(each.high, own, False):
             yield f"the range of {each.field!r} must hold two values of the field, got {each.low!r}, {each.high!r}"
         elif _order_key(each.low) > _order_key(each.high):
             yield f"the range of {each.field!r} must not end before it starts, got {each.low!r} to {each.high!r}"
@@ -535,10 +471,6 @@ def _range_faults(ranges: Sequence[Range], fields: Sequence[Field]) -> Iterator[
 
 def _order_key(value: float | str) -> Any:
     return read_date(value) if isinstance(value, str) else value
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 < value < 2**53
 
 
 def _catalogue_faults(
@@ -553,13 +485,13 @@ def _catalogue_faults(
             yield f"the catalogue of {entry.group!r} must name fields, each in one group"
             return
         seen |= set(entry.fields)
-        if not entry.values or len(entry.values) != len(entry.counts) or not all(map(_is_count, entry.counts)):
-            yield f"the catalogue of {entry.group!r} must have as many counts, whole numbers above 0, as values"
+        if not entry.values or len(entry.values) != len(entry.counts):
+            yield f"the catalogue of {entry.group!r} must have as many counts as values"
         if len(set(entry.values)) != len(entry.values) or len(entry.values) > size:
             yield f"the values of {entry.group!r} in the catalogue must be distinct, {size} at most"
         own = by_name[entry.fields[0]]
         quantiles = len(entry.fields) == 1 and (own.kind == "numeric" or own.type == "date")
-        if quantiles and all(map(_is_count, entry.counts)) and sum(entry.counts) != size:
+        if quantiles and sum(entry.counts) != size:
             yield f"the catalogue of {entry.group!r} must hold {size} mid-quantiles, got {sum(entry.counts)}"
         for values in entry.values:
             each = [by_name[name] for name in entry.fields]

@@ -31,11 +31,11 @@ from fragility.errors import Advice, DataError
 from fragility.files import write_text
 from fragility.gate.estimates import RetrainedEstimates, compare_retrained
 from fragility.gate.measuring import AuditEvidence, choose_counting, cut_into_segments, prepare_estimator
-from fragility.gate.rules import MEASURES, PREDICTED, Level, Rule, parse_rules, write_rules
+from fragility.gate.rules import MEASURES, PREDICTED, Rule, parse_rules, write_rules
 from fragility.gate.scales import ENTRIES, check_scales, check_written_for, read_scales
 from fragility.gate.verdicts import GateResult, Outcome, Verdict
 from fragility.policy import LabelledRows
-from fragility.schemas import check_fields
+from fragility.schemas import Level, check_fields
 from fragility.scores import EARLY
 from fragility.stress.labels import BrittleLabels
 from fragility.text import BriefRepr

@@ -25,15 +25,14 @@ import json
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal
 
 from fragility.errors import DataError
 from fragility.evidence.modes import MODES
-from fragility.schemas import FilledText, Must, Positive, Share, check_fields, one_of, read_document
+from fragility.schemas import FilledText, Level, Positive, Share, check_fields, one_of, read_document
 from fragility.scores import EARLY
 
 PREDICTED = "predicted"  # segments by predicted class
-Level: TypeAlias = Annotated[float, Must("a number of at least 0 and below 1", lambda value: 0.0 <= value < 1.0)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,42 +12,41 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from dataclasses import dataclass, field
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 import pandas as pd
 
 from fragility.arrays import Floats, Integers
 from fragility.errors import ProtocolError
+from fragility.schemas import Must, check_fields, named, write_document
 
 ClassLabel: TypeAlias = str | int | bool | float
 SMALLEST_THRESHOLD = 1e-9  # probabilities are clipped at 1e-12: nearer to 0 or 1 no decision would ever flip
+
+THRESHOLD = (
+    f"a number between 0 and 1 (at least {SMALLEST_THRESHOLD:g} from either; otherwise one class is predicted whatever "
+    "the evidence)"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
     """A threshold of a two-class model: ``label`` is predicted where its probability is at least ``threshold``."""
 
-    label: ClassLabel
-    threshold: float
+    label: ClassLabel = field(metadata=named("class"))
+    threshold: Annotated[float, Must(THRESHOLD, lambda t: SMALLEST_THRESHOLD <= t <= 1.0 - SMALLEST_THRESHOLD)]
 
     def __post_init__(self) -> None:
-        if not isinstance(self.label, (str, int, float)):
-            raise ProtocolError(f"the class of a decision must be a class label, got {self.label!r}")
-        if isinstance(self.threshold, bool) or not isinstance(self.threshold, (int, float)):
-            raise ProtocolError(f"the threshold of a decision must be a number, got {self.threshold!r}")
-        if not SMALLEST_THRESHOLD <= self.threshold <= 1.0 - SMALLEST_THRESHOLD:
-            raise ProtocolError(
-                f"the threshold of a decision must lie between 0 and 1 (at least {SMALLEST_THRESHOLD:g} from either), "
-                f"got {self.threshold!r}; otherwise one class is predicted whatever the evidence"
-            )
+        check_fields(self, "a decision", ProtocolError)
 
     def __str__(self) -> str:
         return f"{self.label!r} where its probability is at least {self.threshold:g}"
 
     def to_dict(self) -> dict[str, Any]:
-        return {"class": self.label, "threshold": float(self.threshold)}
+        document: dict[str, Any] = write_document(self)
+        return document
 
     @classmethod
     def read(cls, declared: Any, classes: Sequence[ClassLabel] | None = None) -> Decision | None:

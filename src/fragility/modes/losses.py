@@ -276,8 +276,8 @@ class Plan:
             fields = protocol.evidence.column_fields
             self.made_from = np.array([[one.field in own for own in fields] for one in modes.sentinels], dtype=bool)
         elif mode == "outage":
-            self.events = np.array([[g in groups for g in protocol.group_names] for groups, _ in modes.outages])
-            self.counts = np.array([count for _, count in modes.outages], dtype=np.float64)
+            self.events = np.array([[g in event.groups for g in protocol.group_names] for event in modes.outages])
+            self.counts = np.array([event.count for event in modes.outages], dtype=np.float64)
 
     def _list_catalogue(self, cells: Floats | None) -> None:
         """Encode the catalogue: row r of ``cells`` has the r-th value of every group that has so many."""
