@@ -42,6 +42,7 @@ from fragility.evidence.fields import Field
 from fragility.evidence.fitting import read_training_rows
 from fragility.evidence.groups import GroupMap, group_columns
 from fragility.evidence.modes import CATALOGUE_SIZE, DEFAULT_MODES, NO_MODES, NOISE, FailureModes, fit_modes
+from fragility.evidence.replacements import name_replacements
 from fragility.files import write_text
 from fragility.models import Decision, Model
 from fragility.schemas import (
@@ -407,6 +408,12 @@ class Protocol:
             listed,
             self.inputs,
         )
+
+    @cached_property
+    def becomes(self) -> dict[str, tuple[tuple[str, str], ...]]:
+        """What the fields of each group become when it is lost, as texts: the value, or the rule where only the model
+        could tell it."""
+        return name_replacements(self.evidence, self.baseline)
 
     @property
     def column_group(self) -> Integers:

@@ -7,7 +7,7 @@ say these sentences; what only a report says about a whole audit is in `report/s
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from fragility.intervals import Difference, Share
@@ -32,6 +32,7 @@ ONE_WAY = "the path is only one way to lose it"
 RARE = 1e-4  # probabilities below it are "practically never"
 FEW_CONFIDENT = 30  # confident predictions, below which a share of them says nothing
 SHOWN_FIELDS = 3  # names of a list in the middle of a sentence
+SHOWN_LOSSES = 2  # fields of a lost group whose replacement a sentence says
 LONGEST_NAME = 80  # long enough for an id that is a SHA-256 digest
 LOSS_NAMES = {
     "targeted": "strongest groups first",
@@ -302,12 +303,14 @@ def describe_prediction(
     smallest: Sequence[str],
     state: str | None,
     thresholds: Iterable[float | None],
+    unmoved: Collection[str] = (),
 ) -> str:
     """Return what was predicted, how surely, and what it takes to flip it.
 
     flip_budget, flips_to: None where the path does not flip it, or nothing is known of the class.
     smallest, state: the smallest failing set known and how far it is proved; empty and None without a search.
     thresholds: the severities at which weakened evidence flips it; None where no severity does.
+    unmoved: those of the path that are their own replacement already, so that nothing is lost with them.
     """
     opening = f"{predicted!r} at {confidence:.0%}"
     if not path:
@@ -317,7 +320,11 @@ def describe_prediction(
     unsearched = state is None or state == NOT_SEARCHED
     if flip_budget is not None:
         flips = "it flips" if flips_to is None else f"it flips to {flips_to!r}"
-        text = f"{opening}, but without {join_names(path[:flip_budget])} {flips}"
+        lost = path[:flip_budget]
+        still = [name for name in lost if name in unmoved]
+        text = f"{opening}, but without {join_names([name for name in lost if name not in unmoved] or lost)} {flips}"
+        if 0 < len(still) < len(lost):
+            text += f"; {join_names(still)} {'stays as it is' if len(still) == 1 else 'stay as they are'}"
         if fewer:
             return f"{text}; the loss of {join_names(fewer)} is enough"
         # Each group was removed alone, so where two flip it no single one does.
@@ -330,6 +337,35 @@ def describe_prediction(
         return f"{opening}, and no loss of whole groups flips it{weakened}"
     text = f"{opening}, and {removals} does not flip it{weakened}"
     return f"{text}; {ONE_WAY}" if unsearched else text
+
+
+def name_lost(group: str, values: Sequence[tuple[str, str | None, str]]) -> str:
+    """Return `duration (48 → 20.9)`: what a lost group becomes; the group alone where it has many fields.
+
+    values: of each field its name, its value, and what takes its place. The value is None where it is not known, as
+    in `duration (→ 20.9)`.
+    """
+    told = []
+    for field, value, becomes in values:
+        change = f"→ {shorten_name(becomes)}" if value is None else describe_replacement(value, becomes)
+        told.append(change if field == group else f"{shorten_name(field)} {change}")
+    return f"{shorten_name(group)} ({', '.join(told)})" if 0 < len(told) <= SHOWN_LOSSES else shorten_name(group)
+
+
+def name_lost_groups(
+    groups: Iterable[str], becomes: Mapping[str, Sequence[tuple[str, str]]], missing: Collection[str]
+) -> list[str]:
+    """Return `duration (→ 20.9)` for each group, where the values of the row are not at hand.
+
+    becomes: by group its fields, and what takes the place of each. missing: fields that stay as they are.
+    """
+    return [name_lost(own, [(f, None, to) for f, to in becomes.get(own, ()) if f not in missing]) for own in groups]
+
+
+def describe_replacement(value: str, becomes: str) -> str:
+    """Return `48 → 20.9`, or that the value is what it would become."""
+    value, becomes = shorten_name(value), shorten_name(becomes)
+    return f"{value}, already its replacement" if value == becomes else f"{value} → {becomes}"
 
 
 def describe_missing(fields: Sequence[str]) -> str | None:

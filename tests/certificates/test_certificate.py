@@ -7,6 +7,7 @@ import json
 import math
 import struct
 from dataclasses import replace
+from html import escape
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,9 @@ from fragility.canonical import combine_digests
 from fragility.certificates import Certificates, Claims, Manifest
 from fragility.certificates.manifest import CLAIM, manifest_text
 from fragility.errors import CertificateError
+from fragility.evidence.replacements import value_text
 from fragility.protocol import Protocol
+from fragility.wording import name_lost_groups
 
 PUBLIC = [
     "id", "predicted", "confidence", "margin", "flip_budget", "flipped", "rcma", "fds",
@@ -104,6 +107,26 @@ def test_one_certificate_reads_as_a_story(certs: Certificates) -> None:
     shown = flipped._repr_html_()
     assert "<pre" not in shown and shown.count("<svg") == 1 and "<script" not in shown
     assert f"flips to &#x27;{flipped.flips_to}&#x27;" in shown and shown.count("<table") == 2
+
+
+def test_a_sentence_says_what_takes_the_place_of_lost_evidence(certs: Certificates) -> None:
+    flipped = next(cert for cert in certs if cert.flipped)
+    behind = f"but without {flipped.path[0]} (→ typical)"  # behind preprocessing only the model could tell the value
+    assert behind in flipped.sentence() and behind in str(flipped) and escape(behind) in flipped._repr_html_()
+    case = fitted("credit_g", "lightgbm", "transformed")
+    raw = audit(case.model, case.X_test[:40], Protocol.fit(case.model, case.X_train, space="raw"), engine="blackbox")
+    values = {column.name: value_text(column.baseline) for column in raw.protocol.columns}
+    flipped = next(cert for cert in raw if cert.flipped)
+    lost = flipped.path[0]
+    assert f"but without {lost} (→ {values[lost]})" in flipped.sentence()
+    assert raw.take([0])[0].sentence() == raw[0].sentence()
+
+
+def test_groups_say_what_becomes_of_each_field_that_is_there() -> None:
+    becomes = {"money": (("income", "5"), ("debt", "0")), "who": (("age", "40"), ("sex", "f"), ("job", "none"))}
+    told = name_lost_groups(["money", "who"], becomes, ())
+    assert told == ["money (income → 5, debt → 0)", "who"]  # a longer list is left to pages
+    assert name_lost_groups(["money"], becomes, ("debt",)) == ["money (income → 5)"]  # what is missing stays missing
 
 
 def test_positions_and_ids(certs: Certificates) -> None:

@@ -215,7 +215,8 @@ def test_a_smaller_known_set_is_in_the_sentence(case, protocol, rows):
     holds = replace(
         cert, flipped=False, flip_budget=5, smallest_state="minimum", smallest_size=2, smallest_set=("age", "job")
     )
-    assert "but without age and job it flips, which the path of 4 removals does not show" in holds.sentence()
+    assert "but without age (→ typical) and job (→ typical) it flips, which the path of 4 removals" in holds.sentence()
+    assert "it flips, which the path of 4 removals does not show" in holds.sentence()
     flips = replace(holds, flipped=True, flip_budget=3, path=("a", "b", "c", "d"))
     assert "without a, b and c it flips" in flips.sentence() and "the loss of age and job is enough" in flips.sentence()
     black_box = replace(flips, smallest_state=None, smallest_size=None, smallest_set=None)

@@ -96,6 +96,15 @@ def test_without_the_model_preprocessed_fields_are_not_known(data) -> None:
     assert evidence.group_fields == {"money": ("credit_amount",), "rest": ("duration", "age", *NAMES)}
 
 
+def test_columns_that_bear_the_names_of_fields_are_not_taken_for_their_values(data) -> None:
+    X, y = data
+    pipeline = make_pipeline(StandardScaler(), DecisionTreeClassifier(max_depth=3)).fit(X[NUMBERS].fillna(12.0), y)
+    protocol = fg.Protocol.fit(pipeline, X[NUMBERS].fillna(12.0))
+    assert [column.name for column in protocol.columns] == NUMBERS  # and their baselines are 0, in scaled units
+    assert {str(one) for one in find_replacements(protocol.evidence).values()} == {"not known without the model"}
+    assert {text for fields in protocol.becomes.values() for _, text in fields} == {"typical"}
+
+
 def test_a_missing_baseline_is_called_missing(data) -> None:
     from sklearn.ensemble import HistGradientBoostingClassifier
 

@@ -20,7 +20,8 @@ import fragility as fg
 from fragility.errors import DataError
 from fragility.intervals import paired_difference
 from fragility.report import GivenRows
-from fragility.report.sentences import describe_case, describe_replacement
+from fragility.report.sentences import describe_case
+from fragility.wording import describe_replacement
 
 ROWS = 300
 
@@ -85,7 +86,13 @@ def test_cases_show_their_values_and_what_replaces_them(certs, rows) -> None:
     lost = {one.field: f"{one.field} ({one.value} → {one.becomes})" for values in first.values for one in values}
     assert f"but without {lost[first.path[0]]}" in describe_case(first)  # a reader quotes the sentence alone
     same = replace(first.values[0][0], becomes=first.values[0][0].value)
-    assert describe_replacement(same) == f"{same.value}, already its replacement"
+    two = next(case for case in report.summary.audits[0].focus.cases if (case.flip_step or 0) >= 2)
+    own = two.values[0][0]
+    told = describe_case(replace(two, values=((replace(own, becomes=own.value),), *two.values[1:])))
+    after = two.values[1][0]
+    assert f"but without {after.field} ({after.value} → {after.becomes})" in told  # what is not lost is told apart
+    assert f"; {own.field} ({own.value}, already its replacement) stays as it is" in told
+    assert describe_replacement(same.value, same.becomes) == f"{same.value}, already its replacement"
     assert "after the arrow, what replaces it when lost" in report.html
     assert fg.Report.of(certs).summary.audits[0].focus.cases[0].values is None
     assert "after the arrow" not in fg.Report.of(certs).html

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from fragility.blocks.claims import ALONG_THE_PATH, PER_STEP, present_path
@@ -26,6 +26,7 @@ from fragility.wording import (
     describe_prediction,
     describe_smallest,
     describe_threshold,
+    name_lost_groups,
 )
 
 PLAIN_FIELDS = (
@@ -112,6 +113,9 @@ class Certificate:
         By raw field: how far its value may move before the decision flips; None where the row has no intervals block.
     intervals_digest : str or None
         Of this row's intervals block.
+    becomes : mapping of str to tuple
+        By group: each raw field in it, and what takes its place when it is lost, as texts. Where preprocessing stands
+        before the model and the evidence is replaced behind it, the protocol knows only the rule, such as ``typical``.
     """
 
     id: Hashable
@@ -150,6 +154,7 @@ class Certificate:
     modes_digest: str | None = None
     intervals: Mapping[str, StabilityInterval] | None = None
     intervals_digest: str | None = None
+    becomes: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
 
     @classmethod
     def from_row(
@@ -201,6 +206,7 @@ class Certificate:
             thresholds={operator: row[f"lambda_{operator}"] for operator in protocol.operators},
             path=path,
             already_missing=tuple(row["already_missing"]),
+            becomes=protocol.becomes,
             **{**steps, **along, **by_group},
             **block,
         )
@@ -239,16 +245,19 @@ class Certificate:
         what = describe_prediction(
             self.predicted,
             self.confidence,
-            self.path,
+            self._name_lost(self.path),
             self.flip_budget if self.flipped else None,
             self.flips_to,
-            self.smallest_set or (),
+            self._name_lost(self.smallest_set or ()),
             self.smallest_state,
             self.thresholds.values(),
         )
         chance = self.chance()
         missing = describe_missing(self.already_missing)
         return "; ".join(told for told in (what, chance, missing) if told is not None)
+
+    def _name_lost(self, groups: Sequence[str]) -> list[str]:
+        return name_lost_groups(groups, self.becomes, self.already_missing)
 
     def chance(self) -> str | None:
         """Return how likely the decision is lost, in words; None where the audit was given no rates.

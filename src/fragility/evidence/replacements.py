@@ -29,6 +29,7 @@ SAMPLE = 1000  # rows looked at
 CLOSE = 1e-6  # relative to the spread of the column
 SHORT_BELOW = 1e5  # larger numbers are written in full
 STEPS = 60  # of narrowing a number between two others
+RULE_WORDS = {"zero": "zero as the model gets it", "explicit": "as declared"}  # others are named as they are
 State: TypeAlias = Literal["value", "missing", "no value", "unknown"]
 
 
@@ -93,7 +94,21 @@ def _replace_by(value: Any) -> Replacement:
 
 
 def _is_preprocessed(evidence: EvidenceSpace, model: Model | None) -> bool:
-    return evidence.space != "raw" and model is not None and model.transformer is not None
+    """Whether the baseline is in the units of the estimator's input; columns may still bear the names of fields."""
+    return evidence.space != "raw" and (bool(evidence.inputs) or (model is not None and model.transformer is not None))
+
+
+def name_replacements(evidence: EvidenceSpace, rule: str) -> dict[str, tuple[tuple[str, str], ...]]:
+    """Return the fields of each group, and what each becomes: its value, or what the protocol alone can say of it.
+
+    rule: the name of the baseline, which stands for a value that only the model could tell.
+    """
+    known = {name: str(one) for name, one in find_replacements(evidence).items() if one.state != "unknown"}
+    unknown = RULE_WORDS.get(rule, rule)
+    return {
+        group: tuple((name, known.get(name, unknown)) for name in names)
+        for group, names in evidence.group_fields.items()
+    }
 
 
 Point: TypeAlias = tuple[float, float]  # a raw number, and what the preprocessing makes of it in one column

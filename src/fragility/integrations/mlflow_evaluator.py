@@ -183,7 +183,8 @@ class FragilityEvaluator(ModelEvaluator):
                 "the evaluator 'fragility' asks the model about other rows, so predictions alone do not do; give "
                 "mlflow.models.evaluate the model"
             )
-        gate, _ = settings.declare_gate(), settings.declare_stress()  # refused before the model is opened
+        gate = settings.declare_gate()
+        settings.declare_stress()  # refused before the model is opened
         address = find_address(getattr(model, "metadata", None))
         wrapped = unwrap_model(model, address, settings.classes, settings.output)
         protocol = settings.declare_protocol(wrapped, dataset.targets_name)

@@ -316,6 +316,7 @@ def _read_case(row: Row, protocol: Protocol, classes: Sequence[str], modes: Mode
         smallest=smallest,
         modes=None if modes is None else _read_modes(row, modes),
         intervals=None,
+        becomes={name: protocol.becomes[name] for name in (*path, *row.get("smallest_set", ()))},
     )
 
 

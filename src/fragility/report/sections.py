@@ -40,6 +40,7 @@ from fragility.wording import (
     describe_expected_loss,
     describe_first_group,
     describe_operator,
+    describe_replacement,
     join_names,
     shorten_name,
     write_count,
@@ -482,7 +483,7 @@ def _show_case(case: Case, key: str, audit: AuditNumbers) -> CaseView:
     for step, name in enumerate(case.path, start=1):
         place = "flip" if step == flip_step else "after" if flip_step is not None and step > flip_step else "before"
         values = () if case.values is None else case.values[step - 1]
-        replaced = [(one.field, sentences.describe_replacement(one)) for one in values]
+        replaced = [(one.field, describe_replacement(one.value, one.becomes)) for one in values]
         flips = flip if place == "flip" else ""
         path.append(PathStep(shorten_name(name), place, _list_fields(name, replaced), flips))
     scores = f"exposure {case.exposure:.3f} · FDS {case.fds:.3f} · k* {flip_step or 'no flip'}"

@@ -10,7 +10,6 @@ from fragility.report.summary import (
     AuditNumbers,
     Case,
     Dependence,
-    FieldValue,
     LatticeNumbers,
     ReportSummary,
     ReviewView,
@@ -30,6 +29,8 @@ from fragility.wording import (
     describe_rule,
     describe_smallest,
     join_names,
+    name_lost,
+    name_lost_groups,
     shorten_name,
     write_count,
     write_difference,
@@ -43,7 +44,6 @@ from fragility.wording import (
 
 SHOWN_ROWS = 20
 SHOWN_SEGMENTS = 4
-SHOWN_VALUES = 2  # of a group, in a sentence
 FEW = 30  # fewer wrong or brittle rows than this do not tell two orders apart
 BASELINES = {
     "typical": "the most frequent category in training, and the training mean of numbers",
@@ -365,37 +365,35 @@ def describe_accuracy(audit: AuditNumbers, found: Accuracy) -> tuple[str, str]:
 # --- cases --------------------------------------------------------------------------------------------------
 
 
-def name_lost_groups(case: Case) -> dict[str, str]:
-    """Return `duration (48 → 20.9)` for each group of a path whose values are known; else its name."""
-    names = {}
-    for place, name in enumerate(case.path):
-        values = () if case.values is None else case.values[place]
-        told = [
-            f"{'' if one.field == name else shorten_name(one.field) + ' '}{describe_replacement(one)}" for one in values
-        ]
-        shown = f" ({', '.join(told)})" if 0 < len(told) <= SHOWN_VALUES else ""
-        names[name] = f"{shorten_name(name)}{shown}"
-    return names
+def name_case_losses(case: Case) -> tuple[dict[str, str], list[str]]:
+    """Return `duration (48 → 20.9)` for each group, and which of these are already their own replacements.
 
-
-def describe_replacement(one: FieldValue) -> str:
-    """Return `48 → 20.9`, or that the value is what it would become."""
-    value, becomes = shorten_name(one.value), shorten_name(one.becomes)
-    return f"{value}, already its replacement" if value == becomes else f"{value} → {becomes}"
+    Without the row's values it is `duration (→ 20.9)`.
+    """
+    groups = list(case.becomes)
+    names = dict(zip(groups, name_lost_groups(groups, case.becomes, case.already_missing), strict=True))
+    unmoved = []
+    for name, values in zip(case.path, case.values or (), strict=False):
+        moved = [one for one in values if one.field not in case.already_missing]
+        if moved:
+            names[name] = name_lost(name, [(one.field, one.value, one.becomes) for one in moved])
+            unmoved += [names[name]] if all(one.value == one.becomes for one in moved) else []
+    return names, unmoved
 
 
 def describe_case(case: Case) -> str:
     """Return one sentence for someone who decides about a case; where values are known, what was lost and became."""
-    found, names = case.smallest, name_lost_groups(case)
+    found, (names, unmoved) = case.smallest, name_case_losses(case)
     told = describe_prediction(
         shorten_name(case.predicted),
         case.confidence,
         [names[name] for name in case.path],
         case.flip_step,
         None if case.flips_to is None else shorten_name(case.flips_to),
-        [] if found is None else [names.get(name, shorten_name(name)) for name in found.groups],
+        [] if found is None else [names[name] for name in found.groups],
         None if found is None else found.state,
         case.thresholds.values(),
+        unmoved,
     )
     missing = describe_missing([shorten_name(name) for name in case.already_missing])
     return told if missing is None else f"{told}; {missing}"

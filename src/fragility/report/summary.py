@@ -207,6 +207,7 @@ class Case:
     smallest: SmallestSet | None
     modes: tuple[CaseMode, ...] | None  # None where the row has no modes block
     intervals: tuple[StabilityInterval, ...] | None  # by field; None where the row has no intervals block
+    becomes: Mapping[str, tuple[tuple[str, str], ...]]  # by group of the path or smallest set: fields, as far as told
     values: tuple[tuple[FieldValue, ...], ...] | None = None  # of each group of the path; None without rows
 
     @property

@@ -38,6 +38,7 @@ from fragility.wording import (
     describe_operator,
     describe_prediction,
     describe_smallest,
+    name_lost_groups,
 )
 
 STEPS = ("path_margin", "path_predicted", "path_collapse", "fade_margin", "one_step_drop", "one_step_confidence_drop")
@@ -280,7 +281,7 @@ def tell_story(row: Mapping[str, Any], queued: QueuedCase, protocol: Protocol, m
         label = describe_curve(cert.id, cert.sentence())
         curve = Markup(draw_curve_svg(cert.curve, label, width=640.0, height=236.0, styled=False))
     return Story(
-        sentence=f"Predicted {cert.sentence() if cert else _summarise(queued, row, path)}.",
+        sentence=f"Predicted {cert.sentence() if cert else _summarise(queued, row, path, protocol.becomes)}.",
         curve=curve,
         steps=steps,
         drops=_list_drops(cert) if cert else (),
@@ -313,15 +314,17 @@ def _tell_modes(row: Mapping[str, Any], declared: ModesDeclaration) -> tuple[Mod
     return tuple(told)
 
 
-def _summarise(queued: QueuedCase, row: Mapping[str, Any], path: Sequence[str]) -> str:
+def _summarise(
+    queued: QueuedCase, row: Mapping[str, Any], path: Sequence[str], becomes: Mapping[str, tuple[tuple[str, str], ...]]
+) -> str:
     """Say what flips a prediction whose certificate was written without its steps."""
     told = describe_prediction(
         queued.label,
         queued.confidence,
-        path,
+        name_lost_groups(path, becomes, row["already_missing"]),
         queued.flip_budget if queued.flipped else None,
         queued.flips_to,
-        row.get("smallest_set") or (),
+        name_lost_groups(row.get("smallest_set") or (), becomes, row["already_missing"]),
         row.get("smallest_state"),
         [value for name, value in row.items() if name.startswith("lambda_")],
     )
