@@ -1,4 +1,4 @@
-"""Does `fg.compare_models` find the known faults of converters, and does it stay silent on sound pairs?
+"""Does `fg.check_parity` find the known faults of converters, and does it stay silent on sound pairs?
 
 python benchmarks/converters.py [--rows N] [--only TEXT] [--out FILE]
 
@@ -356,7 +356,7 @@ def try_pair(make: Callable[[], Pair], rows: int) -> dict[str, Any]:
         return {"found": None, "why": f"{error.name} is not installed"}
     except Exception as error:  # a converter that fails makes no artefact
         return {"found": None, "why": f"the converter fails: {str(error).splitlines()[0][:80]}"}
-    found = fg.compare_models(reference, artefact, X, most_rows=rows)
+    found = fg.check_parity(reference, artefact, X, most_rows=rows)
     alarms = {one.kind: one.alarms for one in found.kinds if one.alarms}
     example = found.smallest
     return {

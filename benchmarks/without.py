@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 import fragility as fg
-from fragility.deciding.without import choose_sets, evaluate_without
+from fragility.deciding.missing import choose_sets, evaluate_missing
 from fragility_paper.data import DATASETS, load, split
 from fragility_paper.models import MODELS
 from fragility_paper.training import train
@@ -57,8 +57,8 @@ def run_unit(dataset: str, model_name: str, rows: int, seed: int) -> dict[str, A
     for way, conditional in WAYS.items():
         about = {"training": training, "conditional": True} if conditional else {}
         started = time.process_time()
-        single = evaluate_without(model, test, protocol, progress=False, **about)
-        joint = evaluate_without(model, test[:SEVERAL_ROWS], protocol, sets=several, progress=False, **about)
+        single = evaluate_missing(model, test, protocol, progress=False, **about)
+        joint = evaluate_missing(model, test[:SEVERAL_ROWS], protocol, sets=several, progress=False, **about)
         lines = [*single.to_dict()["by_size"], *joint.to_dict()["by_size"]]
         unit[way] = {
             "by_size": lines,

@@ -12,6 +12,7 @@ from credit import X_test, X_train, fit_pipeline
 from sklearn.ensemble import GradientBoostingClassifier
 
 import fragility as fg
+from fragility.ranking.comparison import compare_scores
 
 model = fit_pipeline(GradientBoostingClassifier(random_state=0))
 protocol = fg.Protocol.fit(model, X_train)
@@ -45,7 +46,7 @@ print(labels.counts())
 # -------------------------------------------------
 # FDS should put the rows that broke to the front of the confident ones.
 certs = fg.audit(model, X_test, protocol)
-report = fg.compare_scores(certs, labels)
+report = compare_scores(certs, labels)
 print(report)
 
 # %%

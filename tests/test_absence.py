@@ -174,7 +174,7 @@ def test_what_is_missing_cannot_fail(name: str) -> None:
     protocol = fit(case, "raw", catalogue=2)
     values, replaced = catalogue_of(protocol), {c.name: c.baseline for c in protocol.columns}
     rates = {f: {"lost": 0.2, "wrong": 0.1} for f in ("duration", "age", "credit_amount")} | {"purpose": {"lost": 0.3}}
-    found = fg.failure_probability(case.model, case.X.iloc[places], protocol, rates)
+    found = fg.assess_reliability(case.model, case.X.iloc[places], protocol, rates)
     for at, i in enumerate(places):
         ways = [
             [({f: replaced[f]}, own["lost"])] + [(cells, own.get("wrong", 0.0) * w) for cells, w in values[f]]
@@ -187,7 +187,7 @@ def test_what_is_missing_cannot_fail(name: str) -> None:
         assert found.one_failure[at] == pytest.approx(own["one_failure"], abs=1e-12)
         told = [found.importance[at, protocol.group_names.index(f)] for f in rates]
         np.testing.assert_allclose(told, own["importance"], atol=1e-12)
-    drawn = fg.failure_probability(case.model, case.X.iloc[places], protocol, 0.1, draws=16, engine="blackbox")
+    drawn = fg.assess_reliability(case.model, case.X.iloc[places], protocol, 0.1, draws=16, engine="blackbox")
     for at, i in enumerate(places):
         gone = [protocol.group_names.index(f) for f in case.missing(i)]
         assert (drawn.importance[at, gone] == 0.0).all() and (drawn.kept[at, gone] == 0.0).all()

@@ -14,7 +14,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import fragility as fg
-from fragility.drawing.displays import MARGIN_LABEL
+from fragility.drawing.displays import MARGIN_LABEL, FragileCalibrationDisplay
 from fragility.errors import DataError
 
 matplotlib.use("agg")
@@ -154,9 +154,7 @@ def stated_rows(n: int = 2000):
 
 def test_reliability_draws_both_panels_with_labels():
     p, y, fds = stated_rows()
-    display = fg.FragileCalibrationDisplay.from_predictions(
-        y, {"raw": p, "sharper": p**2 / (p**2).sum(1)[:, None]}, fds
-    )
+    display = FragileCalibrationDisplay.from_predictions(y, {"raw": p, "sharper": p**2 / (p**2).sum(1)[:, None]}, fds)
     titles = [ax.get_title(loc="left") for ax in display.ax_]
     assert titles == ["All rows (n = 2,000)", "Most fragile 20% (n = 400)"]
     assert all("confidence" in ax.get_xlabel() for ax in display.ax_)
@@ -169,15 +167,15 @@ def test_reliability_draws_both_panels_with_labels():
 
 def test_reliability_of_one_model_and_of_labels_by_name():
     p, y, fds = stated_rows()
-    single = fg.FragileCalibrationDisplay.from_predictions(y, p, fds, bins=5)
+    single = FragileCalibrationDisplay.from_predictions(y, p, fds, bins=5)
     assert list(single.curves["fragile"]) == ["model"]
     assert single.curves["fragile"]["model"].count.sum() == 400
-    named = fg.FragileCalibrationDisplay.from_predictions(np.array(["no", "yes"])[y], p, fds, classes=("no", "yes"))
+    named = FragileCalibrationDisplay.from_predictions(np.array(["no", "yes"])[y], p, fds, classes=("no", "yes"))
     assert named.curves["all"]["model"].count.sum() == 2000
     with pytest.raises(DataError, match="2 axes were expected, one for each panel, got 1"):
         single.plot([Figure().add_subplot()])
     with pytest.raises(DataError, match="at least one array of probabilities is needed"):
-        fg.FragileCalibrationDisplay.from_predictions(y, {}, fds)
+        FragileCalibrationDisplay.from_predictions(y, {}, fds)
 
 
 def test_the_first_figure_leaves_the_settings_that_its_backend_makes(tmp_path):

@@ -7,7 +7,6 @@ import pytest
 import fragility.certificates
 import fragility.ranking.comparison
 import fragility.ranking.predictive
-import fragility.search
 from fragility.saving import NanEqual
 
 REPORTS = list({report.__name__: report for report in NanEqual.__subclasses__()}.values())
@@ -29,5 +28,5 @@ def test_undefined_figures_are_the_same_answer(report):
 
 def test_the_classes_that_can_hold_undefined_figures_are_among_them():
     names = {report.__name__ for report in REPORTS}
-    assert {"ScoreResult", "Comparison", "Ceiling", "PredictiveMetrics", "SearchComparison", "AuditSummary"} <= names
-    assert fragility.ranking.comparison.ScoreResult in REPORTS and fragility.search.SearchComparison in REPORTS
+    assert {"ScoreResult", "Comparison", "Ceiling", "PredictiveMetrics", "AuditSummary"} <= names
+    assert fragility.ranking.comparison.ScoreResult in REPORTS

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import fragility as fg
 from fragility import scores
-from fragility.errors import ProtocolError
+from fragility.errors import CertificateError, ProtocolError
 
 shares = st.floats(0.0, 1.0)
 weights = st.tuples(*[st.floats(0.05, 1.0)] * 3)
@@ -83,5 +83,5 @@ def test_a_protocol_that_fades_nothing_has_no_common_loss():
     assert certs.table.column("common_loss").null_count == 20 and certs[0].common_loss is None
     assert [way for way, _ in certs[0].losses()] == ["strongest groups first", "each group on its own"]
     assert fg.verify(certs, case.model, case.X_test[:20])
-    with pytest.raises(fg.CertificateError, match="have no common_loss"):
+    with pytest.raises(CertificateError, match="have no common_loss"):
         certs.most_fragile(3, by="common_loss")

@@ -20,7 +20,7 @@ def full_folder(tmp_path_factory):
     y = (X["age"] > 35) == (y == "good")  # so that some predictions are confident
     model = DecisionTreeClassifier(max_depth=4).fit(X, y)
     folder = tmp_path_factory.mktemp("full")
-    fg.generate_key(folder / "key")
+    fg.generate_keys(folder / "key")
     audit = fg.audit(model, X[:60], fg.Protocol.fit(model, X), modes=5, intervals=True, rates=0.1)
     audit = audit.with_baselines(fg.compare_baselines(model, X[:60], audit.protocol, certificates=audit))
     fg.sign(audit.save(folder / "audit"), folder / "key")

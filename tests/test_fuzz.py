@@ -41,7 +41,7 @@ def sound(tmp_path_factory) -> Path:
     case = fitted("credit_g", "lightgbm", "transformed")
     protocol = fg.Protocol.fit(case.model, case.X_train, depth=3, severities=(0.5, 1.0))
     protocol.save(folder / "protocol.json")
-    fg.generate_key(folder / "key")
+    fg.generate_keys(folder / "key")
     fg.sign(folder / "protocol.json", folder / "key")
     certs = fg.audit(case.model, case.X_test[:25], protocol, modes=True).with_protocol_signature(
         folder / "protocol.json.dsse.json"

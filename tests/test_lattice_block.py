@@ -146,7 +146,7 @@ def test_events_are_declared_by_group_and_recomputed():
     assert {(*event["groups"], event["count"]) for event in declared.events} == {
         ("loan", 5), ("work", "person", 5),
     }  # fmt: skip
-    given_as_they_are = fg.failure_probability(case.model, X, protocol, outages)
+    given_as_they_are = fg.assess_reliability(case.model, X, protocol, outages)
     assert certs.score("failure_probability") == pytest.approx(given_as_they_are.p_flip)
     assert verify(certs, case.model, X).complete
     assert certs[0].chance().endswith("when one of 10 recorded outages strikes")

@@ -260,7 +260,7 @@ def test_proofs_and_statements_are_those_of_the_audit_without_a_block(certs, cas
     plain = fg.audit(case.model, rows, protocol)
     own = rows.index[3]
     assert fg.prove(certs, own) == fg.prove(plain, own)
-    assert fg.check_proof(fg.prove(certs, own), root=certs.manifest.root_digest)
+    assert fg.verify_proof(fg.prove(certs, own), root=certs.manifest.root_digest)
 
 
 # --- forgers ------------------------------------------------------------------------------------------------

@@ -143,5 +143,5 @@ def test_an_audit_without_a_confident_prediction(kind, bank, tmp_path):
     assert fg.Report.of(audit, model=model, rows=X[:60], by="age").html
     assert not fg.label_brittle(model, X[:60], protocol).brittle.any()
     assert len(audit.most_fragile()) == 0 and str(fg.share_by(audit, X[:60], "age"))
-    fg.pack_evidence(audit.save(tmp_path / "audit"), tmp_path / "pack")
-    assert fg.check_pack(tmp_path / "pack")
+    fg.pack(audit.save(tmp_path / "audit"), tmp_path / "pack")
+    assert fg.verify_pack(tmp_path / "pack")

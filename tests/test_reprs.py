@@ -28,11 +28,11 @@ def results(tmp_path_factory):
     certs = certs.with_baselines(compared)
     folder = certs.save(tmp_path_factory.mktemp("reprs") / "audit")
     gate = fg.Gate((fg.Rule(measure="exposure", at_most=0.9),))
-    lost = fg.failure_probability(model, rows, protocol, 0.1)
+    lost = fg.assess_reliability(model, rows, protocol, 0.1)
     guard = fg.Guard(model, protocol)
     modes = fg.assess_modes(model, rows, protocol)
     intervals = fg.find_stability_intervals(model, rows, protocol)
-    without = fg.evaluate_without(model, rows, protocol)
+    without = fg.evaluate_missing(model, rows, protocol)
     return {
         "audit": certs,
         "open_audit": fg.open_audit(folder),
@@ -49,7 +49,7 @@ def results(tmp_path_factory):
         "its stress": labels.stress,
         "compare_baselines": compared,
         "evaluate": fg.evaluate(certs, model, rows, truth),
-        "evaluate_without": without,
+        "evaluate_missing": without,
         "its picture": without.plot(),
         "failure_probability": lost,
         "its other picture": lost.plot(),
@@ -57,7 +57,7 @@ def results(tmp_path_factory):
         "assess_modes": modes,
         "one mode": modes["lost"],
         "find_stability_intervals": intervals,
-        "compare_models": fg.compare_models(model, model, rows, protocol),
+        "check_parity": fg.check_parity(model, model, rows, protocol),
         "share_by": fg.share_by(certs, rows, "age:q3"),
         "compare": compare_audits(certs, certs, 0.9),
         "gate": gate,

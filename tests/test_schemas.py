@@ -27,6 +27,7 @@ import fragility as fg
 from fragility.errors import DataError, FragilityError
 from fragility.evidence.rows import Scalar
 from fragility.gate.rules import RulesDocument
+from fragility.parity import ModelParity
 from fragility.schemas import (
     KEY,
     OPTIONAL,
@@ -103,7 +104,7 @@ def make_stress(sources: Sources) -> Any:
 
 def make_parity(sources: Sources) -> Any:
     other = GaussianNB().fit(sources.X[:700], sources.model.predict(sources.X[:700]))
-    document = fg.compare_models(sources.model, other, sources.X[700:760], protocol=sources.protocol).to_dict()
+    document = fg.check_parity(sources.model, other, sources.X[700:760], protocol=sources.protocol).to_dict()
     return {**document, "notes": ["a note"]}
 
 
@@ -116,7 +117,7 @@ DOCUMENTS = {
     "review policy": Document("the review policy", fg.ReviewPolicy.from_dict, make_policy),
     "rules of a gate": Document("the rules file", read_rules, make_rules),
     "stress": Document("the stress", fg.Stress.from_dict, make_stress),
-    "comparison of two models": Document("the comparison", fg.ModelParity.from_dict, make_parity),
+    "comparison of two models": Document("the comparison", ModelParity.from_dict, make_parity),
 }
 
 

@@ -19,6 +19,7 @@ from fragility.errors import DataError
 from fragility.segments import (
     MISSING,
     PART_ROWS,
+    SegmentShares,
     TableRows,
     adjust_holm,
     compare_with_rest,
@@ -68,7 +69,7 @@ def counted(certs: fg.Certificates, names: list[str], min_confidence: float) -> 
     return told
 
 
-def as_dict(shares: fg.SegmentShares) -> dict[str, tuple]:
+def as_dict(shares: SegmentShares) -> dict[str, tuple]:
     return {
         one.name: (
             one.everything.rows, one.confident.rows, one.confident.flips_early.count,

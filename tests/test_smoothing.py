@@ -269,7 +269,7 @@ def test_failing_sets_and_failure_probabilities_do_not_depend_on_it(engine):
     np.testing.assert_array_equal(after.removed, before.removed)
     np.testing.assert_array_equal(after.margin, before.margin)  # of a set that flips: unsmoothed
     chances = [
-        fg.failure_probability(case.model, X, p, 0.1, engine=engine, progress=False).p_flip for p in (plain, smooth)
+        fg.assess_reliability(case.model, X, p, 0.1, engine=engine, progress=False).p_flip for p in (plain, smooth)
     ]
     np.testing.assert_array_equal(*chances)
 

@@ -40,7 +40,7 @@ def test_one_pass_gives_what_the_public_functions_give(credit_g, model):
     assert lattice.decided.all() and np.array_equal(lattice.smallest, found.size)
     assert np.array_equal(lattice.sets[lattice.found], found.count[lattice.found])
     for rate in FAILURE_RATES:
-        chance = fg.failure_probability(fitted.model, X, fitted.protocol, rate, progress=False)
+        chance = fg.assess_reliability(fitted.model, X, fitted.protocol, rate, progress=False)
         np.testing.assert_allclose(lattice.p_flip[rate], chance.p_flip, atol=1e-12)
         if rate == MASK_RATE and lattice.expected_margin is not None:
             np.testing.assert_allclose(lattice.expected_margin, chance.expected_margin, atol=1e-12)

@@ -31,7 +31,7 @@ from fragility.errors import CertificateError
 from fragility.files import MODEL, parse_json, write_bytes, write_text
 from fragility.models.loading import skops_bytes
 from fragility.protocol import Protocol
-from fragility.reliability.failure import failure_probability
+from fragility.reliability.failure import assess_reliability
 from fragility.reliability.outcomes import FailureProbability
 from fragility.report import REPORT_FILE, Report, is_report, verify_command
 
@@ -96,7 +96,7 @@ def run_demo(folder: Path) -> Demo:
     labels = y_test.to_dict()
     certs = audit(model, X_test, protocol, engine=ENGINE, lattice=True, modes=MOST_CONFIDENT)
     certs = certs.with_baselines(compare_baselines(model, X_test, protocol, certificates=certs, engine=ENGINE))
-    reliability = failure_probability(model, X_test, protocol, RATE, draws=DRAWS, engine=ENGINE)
+    reliability = assess_reliability(model, X_test, protocol, RATE, draws=DRAWS, engine=ENGINE)
     report = Report.of(
         certs,
         name=str(folder),

@@ -12,16 +12,17 @@ from typing import Any
 import pytest
 
 import fragility as fg
+from fragility.gate import GateResult
 
 
 @pytest.fixture
-def fragility_gate() -> Callable[..., fg.GateResult]:
+def fragility_gate() -> Callable[..., GateResult]:
     """Return ``check(audit, rules, against=None, strict=False, **given)``, which fails the test if a rule fails.
 
     rules: a Gate, or the TOML file of one; given: what ``Gate.check`` takes besides.
     """
 
-    def check(audit: Any, rules: Any, against: Any = None, *, strict: bool = False, **given: Any) -> fg.GateResult:
+    def check(audit: Any, rules: Any, against: Any = None, *, strict: bool = False, **given: Any) -> GateResult:
         __tracebackhide__ = True
         gate = rules if isinstance(rules, fg.Gate) else fg.Gate.load(rules)
         result = gate.check(audit, against, **given)

@@ -154,7 +154,7 @@ def test_the_protocols_signature_goes_with_files_as_in_memory(trees, tmp_path) -
     protocol, source = declared(trees), tmp_path / "rows.parquet"
     rows = rows_of(trees, source)
     protocol.save(tmp_path / "protocol.json")
-    public = fg.generate_key(tmp_path / "key")
+    public = fg.generate_keys(tmp_path / "key")
     envelope = fg.sign(tmp_path / "protocol.json", tmp_path / "key")
     certs = fg.audit(trees.model, rows, protocol).with_protocol_signature(envelope)
     stored = audit_files(trees.model, source, protocol, tmp_path / "files", protocol_signature=envelope)

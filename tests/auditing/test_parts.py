@@ -141,4 +141,4 @@ def test_a_part_read_alone_is_the_part_read_in_order(name, files, chosen, tmp_pa
 
 
 def test_the_error_of_clusters_is_one_of_ours():
-    assert issubclass(ClusterError, fg.FragilityError) and fg.ClusterError is ClusterError
+    assert issubclass(ClusterError, fg.FragilityError) and ClusterError is ClusterError

@@ -13,7 +13,7 @@ from command_line import refuse, run
 import fragility as fg
 from fragility import libraries
 from fragility.auditing.ray import RayWorkers, audit_dataset
-from fragility.errors import DataError
+from fragility.errors import ClusterError, DataError
 
 pytest.importorskip("ray")
 
@@ -112,7 +112,7 @@ def test_missing_ray_is_said_in_python_too(small, tmp_path, monkeypatch):
     monkeypatch.setattr(builtins, "__import__", without_ray)
     find = libraries.find_spec
     monkeypatch.setattr(libraries, "find_spec", lambda name: None if name == "ray" else find(name))
-    with pytest.raises(fg.ClusterError, match=r"pip install 'fragility\[ray\]'"):
+    with pytest.raises(ClusterError, match=r"pip install 'fragility\[ray\]'"):
         fg.audit_files(
             small.model, small.file, small.protocol, tmp_path / "out", workers=RayWorkers(2), **small.options
         )

@@ -30,6 +30,7 @@ from fragility.auditing.certifying import PartAuditor
 from fragility.certificates.folder import WORK_FOLDER
 from fragility.certificates.parts import PART_ROWS
 from fragility.errors import CertificateError, DataError, ModelError, VerificationError
+from fragility.verification.outcome import Verification
 
 audit_files = partial(fg.audit_files, other_baselines=False)  # their tests are in test_dependence
 KINDS = ("parquet", "csv", "csv.gz", "feather", "stream.arrow")
@@ -587,7 +588,7 @@ def test_a_summary_holds_the_scores_and_verifies(case, rows, protocol, certs, ta
     one = stored.by_id(5)
     assert one.path == certs[5].path and one.path_margin == () and "removed in this order" in one.story()
 
-    def checked(name: str, values: list) -> fg.Verification:
+    def checked(name: str, values: list) -> Verification:
         forged = whole.set_column(whole.column_names.index(name), name, pa.array(values))
         return fg.verify(fg.Certificates(forged, protocol, stored.manifest), case.model, rows)
 

@@ -86,7 +86,7 @@ def test_every_place_says_the_same_exact_share(case, searched, tmp_path) -> None
     assert metrics["flips_early"] == early / rows and metrics["holds"] == holds / rows
     folder = searched.save(tmp_path / "audit")
     document = json.loads(
-        (fg.pack_evidence(folder, tmp_path / "pack", min_confidence=0.8) / "pack.json").read_text(encoding="utf-8")
+        (fg.pack(folder, tmp_path / "pack", min_confidence=0.8) / "pack.json").read_text(encoding="utf-8")
     )
     figures = {figure["name"]: figure for figure in document["figures"]}
     assert float.fromhex(figures["flips_early"]["value"]) == early / rows
@@ -104,7 +104,7 @@ def test_without_a_search_the_share_is_at_least_the_paths(case, unsearched, tmp_
     assert f"At least {early.count} of {early.rows} confident predictions flip early, " in report.markdown
     assert f"For {early.unsettled} others not every pair of groups was tried" in report.markdown
     folder = unsearched.save(tmp_path / "audit")
-    page = (fg.pack_evidence(folder, tmp_path / "pack", min_confidence=0.8) / "index.html").read_text(encoding="utf-8")
+    page = (fg.pack(folder, tmp_path / "pack", min_confidence=0.8) / "index.html").read_text(encoding="utf-8")
     assert "of these at least " in page
 
 

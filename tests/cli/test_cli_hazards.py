@@ -24,7 +24,7 @@ from fragility.text import escape_controls
 def precious(made, tmp_path):
     """A folder with an audit, a key, models and decisions, and what each file is in words."""
     audit = fg.Certificates.load(made / "audit").save(tmp_path / "audit")
-    fg.generate_key(tmp_path / "key.json")
+    fg.generate_keys(tmp_path / "key.json")
     (tmp_path / "model.skops").write_bytes((made / "model.skops").read_bytes())
     (tmp_path / "booster.json").write_text('{"learner":{"attributes":{}},"version":[3,0,0]}')
     (tmp_path / "booster.txt").write_text("tree\nversion=v4\n")

@@ -10,6 +10,7 @@ from sklearn.linear_model import LogisticRegression
 from small_audits import declared_model, small_audit, small_labels, whole_numbers
 
 import fragility as fg
+from fragility.errors import CertificateError
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +121,7 @@ def test_an_audit_without_certificates_has_nothing_to_compare(folder, tmp_path):
     empty = fg.Certificates.load(folder / "audit").take([])
     said = refuse("compare", folder / "audit", empty.save(tmp_path / "empty"))
     assert f"the audit {tmp_path / 'empty'} holds no certificates; there is nothing to compare" in said
-    with pytest.raises(fg.CertificateError, match="there are no certificates to summarise"):
+    with pytest.raises(CertificateError, match="there are no certificates to summarise"):
         empty.summary()
 
 

@@ -9,6 +9,7 @@ import pytest
 from command_line import NOMINAL, NUMERIC, refuse, run
 
 import fragility as fg
+from fragility.parity import ModelParity
 
 FILES = ("model.joblib", "test.parquet", "audit")
 
@@ -46,7 +47,7 @@ def test_an_artefact_that_differs_fails_with_code_1(served, tmp_path):
         *parity(served, "served_for_parity:predict", "--json", files[0], "--csv", files[1], "--example", files[2])
     )
     assert done.code == 1, done.err
-    found = fg.ModelParity.load(files[0])
+    found = ModelParity.load(files[0])
     assert not found and "is not the same model as" in done.out and "smallest example: row L" in done.out
     assert pd.read_csv(files[1])["unit"].iloc[0] == found.reveals[0].unit
     assert list(pd.read_csv(files[2]).columns) == NUMERIC + NOMINAL
@@ -84,6 +85,6 @@ def test_bad_input_is_refused_in_one_sentence(served, tmp_path):
 def test_a_report_refuses_a_comparison_of_another_model(served, tmp_path):
     model, rows = fg.load_model(served / "model.joblib", trust=True), pd.read_parquet(served / "test.parquet")
     other = fg.Model.wrap(lambda rows: model.probabilities(rows), classes=["bad", "good"])
-    fg.compare_models(other, model, rows[NUMERIC + NOMINAL][:4]).save(tmp_path / "other.json")
+    fg.check_parity(other, model, rows[NUMERIC + NOMINAL][:4]).save(tmp_path / "other.json")
     words = ("report", served / "audit", "--parity", tmp_path / "other.json", "--out", tmp_path / "r.md")
     assert "the comparison of model_a with model_b is of another model than the audit's" in refuse(*words)

@@ -52,7 +52,7 @@ def test_one_rate_for_all(folder, tmp_path):
         *("--csv", tmp_path / "lost.csv", "--picture", tmp_path / "fields.png"),
     )
     assert done.code == 0, done.err
-    expected = fg.failure_probability(*loaded(folder), 0.05)
+    expected = fg.assess_reliability(*loaded(folder), 0.05)
     assert f"{expected.lost:.1f} of 30 decisions" in done.out and "exact for every row" in done.out
     assert expected.groups()["group"][0] in done.out
     assert json.loads((tmp_path / "lost.json").read_text())["decisions_lost"] == pytest.approx(expected.lost)
@@ -65,7 +65,7 @@ def test_rates_of_lost_and_wrong_values(folder, tmp_path):
     (tmp_path / "rates.json").write_text(json.dumps(rates))
     done = run(*reliability(folder, "--rates", tmp_path / "rates.json", "--json", tmp_path / "lost.json"))
     assert done.code == 0, done.err
-    expected = fg.failure_probability(*loaded(folder), rates)
+    expected = fg.assess_reliability(*loaded(folder), rates)
     found = json.loads((tmp_path / "lost.json").read_text())
     assert found["decisions_lost"] == pytest.approx(expected.lost)
     assert [row["one_failure"] for row in found["predictions"]] == pytest.approx(expected.one_failure.tolist())
@@ -75,7 +75,7 @@ def test_rates_of_lost_and_wrong_values(folder, tmp_path):
 def test_rates_by_field_and_from_a_log(folder, tmp_path):
     named = run(*reliability(folder, "--rates", folder / "rates.json", "--json", tmp_path / "named.json"))
     assert named.code == 0, named.err
-    expected = fg.failure_probability(*loaded(folder), {"checking_status": 0.2, "purpose": 0.1})
+    expected = fg.assess_reliability(*loaded(folder), {"checking_status": 0.2, "purpose": 0.1})
     assert json.loads((tmp_path / "named.json").read_text())["decisions_lost"] == pytest.approx(expected.lost)
     logged = run(*reliability(folder, "--rates", folder / "log.csv"))
     assert logged.code == 0 and "when one of 2 recorded outages strikes" in logged.out

@@ -124,7 +124,7 @@ def test_columns_and_rows_that_do_not_fit_are_refused(made, table, tmp_path) -> 
 def test_who_made_it_what_for_and_who_signed_it_are_options(made, tmp_path) -> None:
     pytest.importorskip("securesystemslib")
     audit = fg.Certificates.load(made / "audit").save(tmp_path / "audit")
-    key, out = fg.generate_key(tmp_path / "key"), tmp_path / "report.md"
+    key, out = fg.generate_keys(tmp_path / "key"), tmp_path / "report.md"
     said = ["--author", "M. Okafor", "--purpose", "annual review", "--date", "2026-11-16"]
     signed = ["--public-key", key]
     assert "the signature of" in refuse("report", audit, *signed, "--out", out) and not out.exists()

@@ -52,7 +52,7 @@ def test_each_field_is_hidden(folder, tmp_path):
         *without(folder, "--protocol", folder / "protocol.json"), *(word for pair in files.items() for word in pair)
     )
     assert done.code == 0, done.err
-    expected = fg.evaluate_without(*inputs(folder))
+    expected = fg.evaluate_missing(*inputs(folder))
     assert expected.to_text() in done.out
     assert json.loads(files["--json"].read_text()) == json.loads(json.dumps(expected.to_dict()))
     assert pd.read_csv(files["--csv"])["hidden"].tolist() == FIELDS
@@ -68,7 +68,7 @@ def test_sets_together_and_values_of_training_rows(folder):
     assert several.code == 0 and "Without 3 fields" in several.out
     near = run(*without(folder, "--train", folder / "train.parquet", "--conditional"))
     train = pd.read_parquet(folder / "train.parquet").drop(columns="risk")
-    expected = fg.evaluate_without(*inputs(folder), training=train, conditional=True)
+    expected = fg.evaluate_missing(*inputs(folder), training=train, conditional=True)
     assert near.code == 0 and expected.to_text() in near.out
 
 

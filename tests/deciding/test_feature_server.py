@@ -5,6 +5,7 @@ import datetime as dt
 import pytest
 
 import fragility as fg
+from fragility.deciding import read_feature_response
 
 NOW = dt.datetime(2026, 5, 17, 12, tzinfo=dt.UTC)
 FIELDS = ["duration", "age", "purpose"]
@@ -27,7 +28,7 @@ FULL = response(
 
 
 def test_each_status_is_read():
-    served = fg.read_feature_response(FULL, FIELDS, now=NOW)
+    served = read_feature_response(FULL, FIELDS, now=NOW)
     assert served.rows[0] == {"duration": 12, "age": 33, "purpose": "car"}
     assert served.missing == [(), ("purpose",), ("duration", "age", "purpose")]
     assert served.stale == [(), ("duration",), ()]
@@ -44,14 +45,14 @@ def test_each_status_is_read():
     ],
 )
 def test_event_timestamps_are_held_against_the_maximum_age(max_age, stale):
-    assert fg.read_feature_response(FULL, FIELDS, now=NOW, max_age=max_age).stale == stale
+    assert read_feature_response(FULL, FIELDS, now=NOW, max_age=max_age).stale == stale
 
 
 def test_values_without_a_time_have_no_age():
     given = response(result([1], ["PRESENT"], ["1970-01-01T00:00:00Z"]), names=["duration"])
-    assert fg.read_feature_response(given, ["duration"], now=NOW, max_age=1).stale == [()]
+    assert read_feature_response(given, ["duration"], now=NOW, max_age=1).stale == [()]
     given["results"][0].pop("event_timestamps")
-    assert fg.read_feature_response(given, ["duration"], now=NOW, max_age=1).stale == [()]
+    assert read_feature_response(given, ["duration"], now=NOW, max_age=1).stale == [()]
 
 
 def test_the_shapes_of_protobuf_are_read():
@@ -66,7 +67,7 @@ def test_the_shapes_of_protobuf_are_read():
             result([1, 2, 3], ["PRESENT"] * 3),
         ],
     }
-    served = fg.read_feature_response(given, ["duration"], now=NOW, max_age=60, names={"driver__duration": "duration"})
+    served = read_feature_response(given, ["duration"], now=NOW, max_age=60, names={"driver__duration": "duration"})
     assert served == (
         [{"duration": 12}, {"duration": 2.5}, {"duration": None}],
         [(), (), ("duration",)],
@@ -76,21 +77,21 @@ def test_the_shapes_of_protobuf_are_read():
 
 def test_lists_by_feature_are_read_with_and_without_timestamps():
     given = {"duration": [12, None], "age": [33, 44], "age__ts": [NOW.timestamp() - 100, NOW.timestamp()]}
-    served = fg.read_feature_response(given, ["duration", "age"], now=NOW, max_age=60)
+    served = read_feature_response(given, ["duration", "age"], now=NOW, max_age=60)
     assert served.missing == [(), ("duration",)] and served.stale == [("age",), ()]
 
 
 def test_numbers_that_protobuf_writes_as_text_are_numbers():
     values = [{"doubleVal": "NaN"}, {"double_val": "1.5"}, {"int64Val": "-3"}]
-    served = fg.read_feature_response(response(result(values, ["PRESENT"] * 3), names=["age"]), ["age"], now=NOW)
+    served = read_feature_response(response(result(values, ["PRESENT"] * 3), names=["age"]), ["age"], now=NOW)
     assert [row["age"] for row in served.rows[1:]] == [1.5, -3] and served.missing == [("age",), (), ()]
 
 
 def test_known_values_come_from_elsewhere_and_the_rest_is_missing():
     given = response(result([12], ["PRESENT"]), names=["duration"])
-    served = fg.read_feature_response(given, FIELDS, now=NOW, known=[{"age": 33, "purpose": None}])
+    served = read_feature_response(given, FIELDS, now=NOW, known=[{"age": 33, "purpose": None}])
     assert served.rows == [{"duration": 12, "age": 33, "purpose": None}] and served.missing == [("purpose",)]
-    assert fg.read_feature_response(given, FIELDS, now=NOW).missing == [("age", "purpose")]
+    assert read_feature_response(given, FIELDS, now=NOW).missing == [("age", "purpose")]
 
 
 @pytest.mark.parametrize(
@@ -132,4 +133,4 @@ def test_known_values_come_from_elsewhere_and_the_rest_is_missing():
 )
 def test_what_is_no_response_is_refused_in_a_sentence(given, settings, message):
     with pytest.raises(fg.DataError, match=message):
-        fg.read_feature_response(given, FIELDS, **{"now": NOW, **settings})
+        read_feature_response(given, FIELDS, **{"now": NOW, **settings})

@@ -22,6 +22,7 @@ from sklearn.preprocessing import OneHotEncoder, QuantileTransformer, StandardSc
 
 import fragility as fg
 from fragility.deciding import changing, decisions, hanging
+from fragility.errors import EvidenceError
 from fragility.evidence.stability import weigh_values
 
 CASES = [("lightgbm", "transformed"), ("logistic", "transformed"), ("mlp", "transformed"), ("lightgbm", "raw")]
@@ -59,7 +60,7 @@ def test_a_check_says_what_the_library_says(family, space):
     assert certs.table.equals(fg.audit(case.model, rows, protocol, lattice=False).table)
     modes = fg.assess_modes(case.model, rows, protocol)
     sets = fg.find_failing_sets(case.model, rows, protocol)
-    lost = fg.failure_probability(case.model, rows, protocol, 0.05)
+    lost = fg.assess_reliability(case.model, rows, protocol, 0.05)
     stable = fg.find_stability_intervals(case.model, rows, protocol)
     for i, check in enumerate(checks):
         assert check.id == X.index[i] and check.certificate == certs[i]
@@ -165,7 +166,7 @@ def test_rates_of_modes_and_recorded_events(case):
     events = fg.Outages.from_events([{"duration", "age"}, {"checking_status"}])
     for rates in (events, {"duration": {"lost": 0.1, "wrong": 0.2}}, {"duration": 0.5, "age": 0.1}):
         checks = fg.Guard(case.model, protocol, rates=rates).check_rows(case.X_test[:5])
-        own = fg.failure_probability(case.model, case.X_test[:5], protocol, rates)
+        own = fg.assess_reliability(case.model, case.X_test[:5], protocol, rates)
         assert [check.failure_probability for check in checks] == pytest.approx(own.p_flip, abs=1e-9)
         assert {check.failure_condition for check in checks} == {own.condition}
 
@@ -336,7 +337,7 @@ def test_a_field_without_answer_and_without_stand_in_is_refused(strict):
     row = dict(strict.X_test.iloc[0].astype(object))
     paper = fg.Guard(strict.model, fg.Protocol.paper(strict.model, strict.X_train))
     with pytest.raises(
-        fg.EvidenceError, match=r"'purpose' is missing, the model has no answer without it, and no raw value stands for"
+        EvidenceError, match=r"'purpose' is missing, the model has no answer without it, and no raw value stands for"
     ):
         paper.check(row, missing=["purpose"])
     check = paper.check(row, missing=["duration"])

@@ -13,6 +13,7 @@ import fragility as fg
 from fragility.engines import choice
 from fragility.engines.blackbox import trace_blackbox
 from fragility.engines.checking import compare_traces
+from fragility.errors import EngineError
 from fragility.protocol import bind
 from fragility.scores import support_margin
 
@@ -35,9 +36,9 @@ def test_an_engine_that_does_not_know_the_model_is_refused_with_the_reason(data)
     X, y = data
     model = GaussianNB().fit(X, y)
     protocol = fg.Protocol.fit(model, X)
-    with pytest.raises(fg.EngineError, match=r"the linear engine cannot audit GaussianNB: .*; use engine='auto'"):
+    with pytest.raises(EngineError, match=r"the linear engine cannot audit GaussianNB: .*; use engine='auto'"):
         fg.audit(model, X, protocol, engine="linear")
-    with pytest.raises(fg.EngineError, match="one of auto, blackbox, linear, trees, neural, wrapped, got 'magic'"):
+    with pytest.raises(EngineError, match="one of auto, blackbox, linear, trees, neural, wrapped, got 'magic'"):
         fg.audit(model, X, protocol, engine="magic")
 
 
@@ -51,7 +52,7 @@ def test_an_engine_that_disagrees_with_the_model_gives_way_with_a_warning(data, 
     with pytest.warns(UserWarning, match="the disagreeing engine differs from GaussianNB's own probabilities by 0.25"):
         certs = fg.audit(model, X, protocol)
     assert certs.engine == "blackbox"
-    with pytest.raises(fg.EngineError, match=r"differs .* by 0.25; use engine='auto'"):
+    with pytest.raises(EngineError, match=r"differs .* by 0.25; use engine='auto'"):
         fg.audit(model, X, protocol, engine="disagreeing")
 
 
@@ -92,7 +93,7 @@ def test_a_predictor_that_disagrees_with_the_model_gives_way_with_a_warning(data
     monkeypatch.setattr(choice, "ENGINES", (*choice.ENGINES, "disagreeing"))
     with pytest.warns(UserWarning, match="the disagreeing engine differs from GaussianNB's own probabilities by 0.25"):
         assert choice.prepare_answers(rows) is rows
-    with pytest.raises(fg.EngineError, match=r"differs .* by 0.25; use engine='auto'"):
+    with pytest.raises(EngineError, match=r"differs .* by 0.25; use engine='auto'"):
         choice.prepare_answers(rows, "disagreeing")
 
 
@@ -144,7 +145,7 @@ def test_an_engine_whose_library_is_absent_says_so(data, monkeypatch):
     monkeypatch.setattr(choice, "NATIVE", (absent,))
     assert fg.audit(model, X, fg.Protocol.fit(model, X)).engine == "blackbox"
     with pytest.raises(
-        fg.EngineError,
+        EngineError,
         match="needs a_library_that_is_not_there; install it with: pip install a_lib",
     ):
         fg.audit(model, X, fg.Protocol.fit(model, X), engine="linear")

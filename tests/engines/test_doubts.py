@@ -28,6 +28,7 @@ from sklearn.neural_network import MLPClassifier
 
 import fragility as fg
 from fragility.engines import choice
+from fragility.errors import EngineError
 from fragility.evidence import RowStates
 from fragility.protocol import bind
 
@@ -236,7 +237,7 @@ def test_a_category_beyond_ascii_that_training_did_not_have_shifts_those_after_i
     rows = case.ordinary.assign(city=pd.Categorical(case.ordinary["city"].astype(object), names))
     told = audited(case, rows)
     assert told.engine == "blackbox" and fg.verify(told, case.model, rows, progress=False).complete
-    with pytest.raises(fg.EngineError, match="'é', which shifts the categories that XGBoost reads after it"):
+    with pytest.raises(EngineError, match="'é', which shifts the categories that XGBoost reads after it"):
         fg.audit(case.model, rows, case.protocol, engine="trees", progress=False)
 
 
@@ -279,7 +280,7 @@ def test_lightgbm_that_stops_early_is_asked_itself():
     protocol = fg.Protocol.fit(model, X[:600])
     told = fg.audit(model, X[600:], protocol, progress=False)
     assert told.engine == "blackbox" and fg.verify(told, model, X[600:], progress=False).complete
-    with pytest.raises(fg.EngineError, match=r"stops adding trees to confident rows \(pred_early_stop\)"):
+    with pytest.raises(EngineError, match=r"stops adding trees to confident rows \(pred_early_stop\)"):
         fg.audit(model, X[600:], protocol, engine="trees", progress=False)
     plain = lightgbm(pred_early_stop=False).fit(X[:600], y[:600])
     assert fg.audit(plain, X[600:], fg.Protocol.fit(plain, X[:600]), progress=False).engine == "trees"

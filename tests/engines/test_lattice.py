@@ -127,7 +127,7 @@ def check_case(family, seed, n_groups, n_classes, whole_numbers):
         assert list(found.every(i).sets) == [tuple(names[g] for g in s) for s in row.minimal()]
     rates = np.random.default_rng(seed).random(n_groups)
     rates[0] = seed % 3 / 2.0  # 0 and 1 are rates too
-    chances = fg.failure_probability(model, X, protocol, dict(zip(names, rates, strict=True)))
+    chances = fg.assess_reliability(model, X, protocol, dict(zip(names, rates, strict=True)))
     check_probabilities(chances, truth, rates, 1e-6 if family in SINGLE else 1e-9)
 
 
@@ -163,7 +163,7 @@ def test_a_margin_at_the_resolution_is_decided_as_the_model_decides_it(family, n
         truth = enumerate_rows(model, at_edge, X)
         check_sets(fg.find_failing_sets(model, X, at_edge), truth)
         rates = np.full(len(protocol.groups), 0.3)
-        check_probabilities(fg.failure_probability(model, X, at_edge, 0.3), truth, rates, 1e-6)
+        check_probabilities(fg.assess_reliability(model, X, at_edge, 0.3), truth, rates, 1e-6)
 
 
 def test_exact_ties_of_an_averaged_forest_are_no_flips():
@@ -180,13 +180,13 @@ def test_threads_and_budgets_change_nothing(monkeypatch):
     X = np.random.default_rng(0).normal(size=(60, len(protocol.columns)))
     monkeypatch.setattr(whole, "_cores", lambda: 1)
     alone = fg.find_failing_sets(model, X, protocol, every=True)
-    chances = fg.failure_probability(model, X, protocol, 0.1)
+    chances = fg.assess_reliability(model, X, protocol, 0.1)
     monkeypatch.setattr(whole, "_cores", lambda: 5)
     monkeypatch.setattr(whole, "CHUNK_BYTES", 4096)
     for budget in (1, 2**28):
         together = fg.find_failing_sets(model, X, protocol, every=True, byte_budget=budget)
         pd.testing.assert_frame_equal(alone.to_pandas(), together.to_pandas())
-        again = fg.failure_probability(model, X, protocol, 0.1, byte_budget=budget)
+        again = fg.assess_reliability(model, X, protocol, 0.1, byte_budget=budget)
         assert np.array_equal(chances.p_flip, again.p_flip) and np.array_equal(chances.importance, again.importance)
 
 
@@ -280,7 +280,7 @@ def test_groups_that_never_fail_need_no_place_in_the_table():
     model, protocol, X = wide_case(rows=5)
     rates = np.zeros(40)
     rates[:9] = 0.2
-    found = fg.failure_probability(model, X, protocol, dict(zip(protocol.group_names[:9], rates[:9], strict=True)))
+    found = fg.assess_reliability(model, X, protocol, dict(zip(protocol.group_names[:9], rates[:9], strict=True)))
     rows = bind(model, X, protocol)
     for i in range(len(X)):
         x = rows.dense(i, i + 1)[0]
@@ -303,7 +303,7 @@ def equal_groups(n_groups):
 def test_twenty_four_live_groups_are_tabulated_and_no_more(n_groups):
     model, protocol, X = equal_groups(n_groups)
     (found,) = fg.find_failing_sets(model, X, protocol).count
-    chances = fg.failure_probability(model, X, protocol, 0.1)
+    chances = fg.assess_reliability(model, X, protocol, 0.1)
     truth = float(binom.sf(3, n_groups, 0.1))
     if n_groups == 24:
         assert found == math.comb(24, 4)
@@ -316,7 +316,7 @@ def test_twenty_four_live_groups_are_tabulated_and_no_more(n_groups):
 def test_what_a_group_that_never_fails_would_do_is_known_where_all_groups_have_their_place():
     model, protocol, X = equal_groups(24)
     rates = dict.fromkeys(protocol.group_names[:23], 0.1)
-    found = fg.failure_probability(model, X, protocol, rates)
+    found = fg.assess_reliability(model, X, protocol, rates)
     truth = float(binom.sf(2, 23, 0.1) - binom.sf(3, 23, 0.1))
     assert found.importance[0, 23] == pytest.approx(truth, abs=1e-12)
 
@@ -326,7 +326,7 @@ def test_wide_rows_have_an_interval_that_holds_the_truth(monkeypatch):
     X = np.random.default_rng(9).normal(size=(10, len(protocol.columns)))
     truth = [row.probability([0.2] * 11) for row in enumerate_rows(model, protocol, X)]
     leave_no_table(monkeypatch)
-    found = fg.failure_probability(model, X, protocol, 0.2, draws=1024)  # half of the subsets: fewer are enumerated
+    found = fg.assess_reliability(model, X, protocol, 0.2, draws=1024)  # half of the subsets: fewer are enumerated
     assert set(found.method) <= {"quasi-random", "bounds"} and "quasi-random" in found.method
     assert found.p_flip == pytest.approx(truth, abs=0.02)
     assert ((found.low <= truth) & (truth <= found.high)).sum() >= 9
@@ -348,8 +348,8 @@ def test_black_boxes_are_asked():
         smallest = row.smallest()
         expected = (NONE_AT_ALL, 7) if smallest is None else (MINIMUM, smallest[0])
         assert (found.state[i], found.size[i]) == expected and found.method[i] == "by size"
-    drawn = fg.failure_probability(model, X[:8], protocol, 0.2, draws=32)
-    asked = fg.failure_probability(model, X[:8], protocol, 0.2, draws=64)  # as many as there are subsets: all of them
+    drawn = fg.assess_reliability(model, X[:8], protocol, 0.2, draws=32)
+    asked = fg.assess_reliability(model, X[:8], protocol, 0.2, draws=64)  # as many as there are subsets: all of them
     assert not drawn.exact.any() and asked.exact.all()
     for i, row in enumerate(truth):
         assert asked.p_flip[i] == pytest.approx(row.probability([0.2] * 6), abs=1e-9)

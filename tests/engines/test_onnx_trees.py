@@ -75,7 +75,7 @@ def test_findings_are_those_of_the_black_box(cases, name: str) -> None:
     few = X[:40]
     for one, other in [
         [fg.find_failing_sets(model, few, protocol, engine=e).size for e in ("trees", "blackbox")],
-        [fg.failure_probability(model, few, protocol, 0.1, engine=e).p_flip for e in ("trees", "blackbox")],
+        [fg.assess_reliability(model, few, protocol, 0.1, engine=e).p_flip for e in ("trees", "blackbox")],
         [
             fg.assess_modes(model, few, protocol, ["wrong"], engine=e).by_mode["wrong"].drop
             for e in ("trees", "blackbox")

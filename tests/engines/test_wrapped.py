@@ -36,6 +36,7 @@ from fragility.engines.choice import native_for, never_reads, prepare_answers
 from fragility.engines.lattice.whole import find_lattice, never_searches
 from fragility.engines.wrapped import engine as wrapped
 from fragility.engines.wrapped.combining import CELLS, Combination
+from fragility.errors import EngineError
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.protocol import Protocol, bind
 
@@ -249,7 +250,7 @@ def test_a_fold_without_some_class_is_not_read():
     model = CalibratedClassifierCV(INNER["boosted"](), cv=2).fit(X[:180], y[:180])
     one = model.calibrated_classifiers_[0]
     one.estimator = INNER["boosted"]().fit(X[:180], y[:180] > 0)
-    with pytest.raises(fg.EngineError, match="GradientBoostingClassifier was trained on 2 of 3 classes"):
+    with pytest.raises(EngineError, match="GradientBoostingClassifier was trained on 2 of 3 classes"):
         Combination.read(model)
 
 
@@ -299,7 +300,7 @@ def test_every_subset_is_decided_as_the_model_decides(name):
         told = {tuple(protocol.group_names.index(group) for group in one) for one in found.every(i).sets}
         assert told == minimal, i
         assert found.size[i] == min((len(one) for one in failing), default=found.max_size + 1)
-    chances = fg.failure_probability(model, X[200:], protocol, 0.3, engine="wrapped")
+    chances = fg.assess_reliability(model, X[200:], protocol, 0.3, engine="wrapped")
     sizes = subsets.sum(axis=1)
     np.testing.assert_allclose(chances.p_flip, flips @ (0.3**sizes * 0.7 ** (5 - sizes)), rtol=0, atol=1e-12)
 

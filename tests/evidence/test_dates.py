@@ -20,6 +20,7 @@ from twins import assert_equal, remembered
 
 import fragility as fg
 from fragility.canonical import table_digest
+from fragility.errors import EvidenceError
 from fragility.evidence.fields import date_text, read_date
 from fragility.models import Model
 from fragility.protocol import Protocol, bind
@@ -147,7 +148,7 @@ def test_the_field_that_is_refused_is_the_one_that_is_named() -> None:
         [("n", SimpleImputer(), ["age"]), ("d", FunctionTransformer(calendar), ["opened"])], remainder="drop"
     )
     model = make_pipeline(pre, LogisticRegression(max_iter=500)).fit(X, y)
-    with pytest.raises(fg.EvidenceError, match=r"no answer when the field 'opened' is missing \(Input X contains NaN"):
+    with pytest.raises(EvidenceError, match=r"no answer when the field 'opened' is missing \(Input X contains NaN"):
         Protocol.fit(model, X, baseline="missing", space="raw")
     protocol = Protocol.fit(model, X, space="raw")
     gaps = X[:20].copy()
@@ -271,7 +272,7 @@ def test_explicit_dates(form: Any, space: str) -> None:
     first = protocol.columns[0].baseline
     assert first == ("2020-03-04" if space == "raw" else 3.0)
     assert protocol.artificial == ()
-    with pytest.raises(fg.EvidenceError, match=r"column 'opened' must be a date as in training \(datetime64\[us\]\)"):
+    with pytest.raises(EvidenceError, match=r"column 'opened' must be a date as in training \(datetime64\[us\]\)"):
         Protocol.fit(model, X, baseline={"opened": "spring", "age": 40.0, "kind": "a"}, space=space)
 
 

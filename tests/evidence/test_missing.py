@@ -23,6 +23,7 @@ from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
 from twins import assert_equal, remembered
 
 import fragility as fg
+from fragility.errors import EvidenceError
 from fragility.models import Model
 from fragility.protocol import Protocol, bind
 
@@ -169,7 +170,7 @@ def test_trees_are_read_natively_where_a_field_is_missing(family: str, gaps: boo
 def test_the_transformed_space_begins_behind_the_preprocessing() -> None:
     X, _, _ = rows()
     with pytest.raises(
-        fg.EvidenceError, match=r"a raw field is missing and the model's own preprocessing answers, as in production"
+        EvidenceError, match=r"a raw field is missing and the model's own preprocessing answers, as in production"
     ):
         Protocol.fit(with_imputers("logistic"), X, baseline="missing", space="transformed")
     numbers = X[NUMERIC].astype(float)
@@ -223,7 +224,7 @@ def test_a_model_that_cannot_answer_is_refused_with_the_field_and_its_words(mode
         X = X.assign(purpose=X["purpose"].fillna("other"))
     model.fit(X, y)
     with pytest.raises(
-        fg.EvidenceError,
+        EvidenceError,
         match=rf"cannot take the baseline 'missing': it has no answer when the field '{field}' is missing "
         rf"\({said}.*\); add an imputer to its pipeline, or choose another baseline",
     ):

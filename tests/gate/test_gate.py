@@ -14,6 +14,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import fragility as fg
+from fragility.errors import CertificateError
 from fragility.gate.rules import parse_rules
 
 FIELDS = ["duration", "credit_amount", "age", "installment_commitment", "residence_since"]
@@ -292,7 +293,7 @@ def test_several_audits_are_of_several_models_under_one_protocol(retrained, audi
 
 def test_a_block_of_a_mode_is_needed_for_its_exposure(audits):
     X, _, good, _ = audits
-    with pytest.raises(fg.CertificateError, match="do not say what the failure mode 'stale' costs"):
+    with pytest.raises(CertificateError, match="do not say what the failure mode 'stale' costs"):
         gate_of({"measure": "exposure", "mode": "stale", "at_most": 0.1}).check(good)
     with pytest.raises(fg.DataError, match="within 12 groups, but the audit removes only 5"):
         gate_of({"measure": "flips_early", "groups": 12, "at_most": 0.1}).check(good)

@@ -25,7 +25,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler, TargetEncoder
 from sklearn.tree import DecisionTreeClassifier
 
 import fragility as fg
-from fragility.errors import DataError, ModelError, ProtocolError
+from fragility.errors import DataError, EvidenceError, ModelError, ProtocolError
 from fragility.models.fingerprint import fingerprint
 
 DATA = split("credit_g")
@@ -153,7 +153,7 @@ def test_twins_of_a_wide_sparse_matrix_are_refused_before_memory_runs_out(monkey
 
     monkeypatch.setattr(twins, "SPARSE_LIMIT", 1000)
     matrix = sp.random(60, 30, density=0.1, format="csr", random_state=0)
-    with pytest.raises(fg.EvidenceError, match=r"twins of this sparse matrix would take about .* baseline='zero'"):
+    with pytest.raises(EvidenceError, match=r"twins of this sparse matrix would take about .* baseline='zero'"):
         fg.harden(LogisticRegression(), matrix, np.arange(60) % 2)
 
 

@@ -299,7 +299,7 @@ def read_policy(sound: Path, place: Path, chance: random.Random) -> None:
 
 def read_proof(sound: Path, place: Path, chance: random.Random) -> None:
     from fragility.canonical import digest_of
-    from fragility.trust.proofs import check_proof, proof_text
+    from fragility.trust.proofs import proof_text, verify_proof
 
     path, original = place / "proof.json", (sound / "proof.json").read_bytes()
     data = either(original, chance)
@@ -311,7 +311,7 @@ def read_proof(sound: Path, place: Path, chance: random.Random) -> None:
             data = proof_text(document).encode()
     path.write_bytes(data)
     root = json.loads(original)["root_digest"]
-    outcome = check_proof(path, root=root)
+    outcome = verify_proof(path, root=root)
     assert "the proof is malformed" not in str(outcome), str(outcome)
 
 

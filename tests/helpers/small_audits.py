@@ -9,7 +9,7 @@ import pyarrow as pa
 from sklearn.linear_model import LogisticRegression
 
 import fragility as fg
-from fragility.certificates import Manifest
+from fragility.certificates import BaselineComparison, Manifest
 
 FIELDS = ("income", "debt", "age", "tenure", "visits", "region")
 WEIGHTS = {
@@ -81,7 +81,7 @@ class InParts:
         return self.certs.classes
 
     @property
-    def baselines(self) -> fg.BaselineComparison | None:
+    def baselines(self) -> BaselineComparison | None:
         return self.certs.baselines
 
     def __len__(self) -> int:

@@ -117,7 +117,7 @@ def test_a_folder_is_logged_with_its_signature_and_nothing_else_in_it(tracking, 
     pytest.importorskip("securesystemslib", reason="the extra sign is not installed")
     folder = certs.save(tmp_path / "audit")
     (folder / "notes.txt").write_text("not of the audit")
-    public = fg.generate_key(tmp_path / "key")
+    public = fg.generate_keys(tmp_path / "key")
     fg.sign(folder, tmp_path / "key")
     run_id = fg.log_audit(folder)
     home = download(tracking, run_id, "fragility/certificates", tmp_path / "back")

@@ -189,7 +189,7 @@ def test_recorded_outages_strike_the_whole_record():
     protocol = fg.Protocol.fit(case.model, case.X_train, outages=outages)
     X = case.X_test[:80]
     found = fg.assess_modes(case.model, X, protocol, ["outage"])["outage"]
-    exact = fg.failure_probability(case.model, X, protocol, outages)
+    exact = fg.assess_reliability(case.model, X, protocol, outages)
     np.testing.assert_allclose(found.flip_chance[:, 0], exact.p_flip, atol=1e-12)
 
 

@@ -31,20 +31,20 @@ def made(tmp_path_factory):
     certs = fg.audit(model, rows, protocol, progress=False, rates=0.1, modes=["wrong", "noisy"])
     certs.save(home / "audit")
     (home / "gate.toml").write_text(RULES)
-    public = fg.generate_key(home / "key")
+    public = fg.generate_keys(home / "key")
     given = {
         "rules": home / "gate.toml",
         "against": home / "audit",
         "labels": small_labels(certs),
         "stress": fg.label_brittle(model, rows, protocol, fg.Stress(tau_confidence=0.7)),
-        "parity": fg.compare_models(model, model, rows[:20], protocol),
-        "reliability": fg.failure_probability(model, rows, protocol, 0.1),
+        "parity": fg.check_parity(model, model, rows[:20], protocol),
+        "reliability": fg.assess_reliability(model, rows, protocol, 0.1),
         "key": home / "key",
         "author": "M. Okafor",
         "date": "2026-11-18",
     }
-    pack = fg.pack_evidence(home / "audit", home / "pack", **given)
-    archive = fg.pack_evidence(home / "audit", home / "pack.zip", **given)
+    pack = fg.pack(home / "audit", home / "pack", **given)
+    archive = fg.pack(home / "audit", home / "pack.zip", **given)
     return SimpleNamespace(
         home=home, certs=certs, given=given, pack=pack, archive=archive, public=public, rows=rows, model=model
     )

@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import fragility as fg
+from fragility.errors import CertificateError
 from fragility.packing.archive import EPOCH, MODE, list_files, write_archive
 
 
@@ -27,8 +28,8 @@ def write(path, entries, comment=b"", compression=zipfile.ZIP_STORED):
 
 
 def refuse(path):
-    with pytest.raises(fg.CertificateError, match=r"^[^\n]*$") as refusal:
-        fg.check_pack(path)
+    with pytest.raises(CertificateError, match=r"^[^\n]*$") as refusal:
+        fg.verify_pack(path)
     return str(refusal.value)
 
 
@@ -102,7 +103,7 @@ def test_a_damaged_archive_never_holds(made, tmp_path_factory, data):
     path = tmp_path_factory.mktemp("damaged") / "x.zip"
     path.write_bytes(whole)
     try:
-        outcome = fg.check_pack(path)
+        outcome = fg.verify_pack(path)
     except fg.FragilityError:
         return
     assert not outcome

@@ -18,10 +18,13 @@ from small_audits import small_audit
 
 import fragility as fg
 from fragility.canonical import canonical_bytes
+from fragility.errors import CertificateError
 from fragility.packing.archive import describe_files, list_files
 from fragility.packing.figures import Figure, SourceReader
 from fragility.packing.guidance import FRAMEWORKS, QUESTIONS, find_answers
 from fragility.packing.packing import _decode_floats, _sign_pack
+from fragility.parity import ModelParity
+from fragility.reliability.outcomes import FailureProbability
 from fragility.trust.keys import load_private_key
 
 LEFT_OUT = ("pack.json", "signature.dsse.json")
@@ -52,7 +55,7 @@ def test_figures_are_those_of_the_library(made):
 
 
 def test_the_same_input_gives_the_same_bytes(made, tmp_path):
-    again = fg.pack_evidence(made.home / "audit", tmp_path / "other name.zip", **made.given)
+    again = fg.pack(made.home / "audit", tmp_path / "other name.zip", **made.given)
     assert again.read_bytes() == made.archive.read_bytes()
     assert list_files(made.pack)[0] == "audit/certificates-00000-" + list_files(made.pack)[0][25:]
     shutil.unpack_archive(again, tmp_path / "unpacked")
@@ -64,7 +67,7 @@ def test_the_same_input_gives_the_same_bytes(made, tmp_path):
 
 @pytest.mark.parametrize("which", ["pack", "archive"])
 def test_a_pack_holds(made, which):
-    outcome = fg.check_pack(getattr(made, which), public_key=made.public)
+    outcome = fg.verify_pack(getattr(made, which), public_key=made.public)
     assert outcome and [check.name for check in outcome.checks] == [
         *("files", "format", "digests", "protocol", "earlier format", "earlier digests", "earlier protocol"),
         *("sources", "figures", "pages", "signature"),
@@ -77,28 +80,28 @@ def test_a_pack_holds(made, which):
 
 
 def test_a_check_says_of_each_source_what_was_checked(made, copy):
-    found = fg.FailureProbability.load(copy / "reliability.json")
+    found = FailureProbability.load(copy / "reliability.json")
     p_flip = np.where(np.arange(len(found)) == 0, 0.125, found.p_flip)  # a forgery that agrees with itself
     replace(found, p_flip=p_flip, low=p_flip, high=p_flip).save(copy / "reliability.json")
     rewrite(copy)
-    detail = next(check.detail for check in fg.check_pack(copy).checks if check.name == "sources")
+    detail = next(check.detail for check in fg.verify_pack(copy).checks if check.name == "sources")
     assert detail.startswith("only this was checked of them: the certificates: their digests, and that they agree with")
     assert "the labels of held-out stress: nothing; the reliability analysis: that it is of the audited rows" in detail
-    alone = fg.check_pack(fg.pack_evidence(made.home / "audit", copy.parent / "alone"))
+    alone = fg.verify_pack(fg.pack(made.home / "audit", copy.parent / "alone"))
     assert "these sources are believed as they are: the certificates; fragility verify" in alone.verdict
 
 
 def test_examples_of_comparisons_are_packed_without_values(made, tmp_path):
-    found = fg.compare_models(made.model, shifted(made.model), made.rows[:20], made.certs.protocol)
+    found = fg.check_parity(made.model, shifted(made.model), made.rows[:20], made.certs.protocol)
     assert found.smallest is not None and found.smallest.row
-    bare = fg.pack_evidence(made.home / "audit", tmp_path / "bare", parity=found)
-    assert fg.check_pack(bare)
-    kept = fg.ModelParity.load(bare / "parity" / "0.json").examples
+    bare = fg.pack(made.home / "audit", tmp_path / "bare", parity=found)
+    assert fg.verify_pack(bare)
+    kept = ModelParity.load(bare / "parity" / "0.json").examples
     assert kept and all(each.row == {} and not any(each.changed.values()) for each in kept)
     assert "The row, to paste" not in (bare / "report.html").read_text()
-    whole = fg.pack_evidence(made.home / "audit", tmp_path / "whole", parity=found, values=True)
-    assert fg.check_pack(whole) and "The row, to paste" in (whole / "report.html").read_text()
-    assert fg.ModelParity.load(whole / "parity" / "0.json") == found
+    whole = fg.pack(made.home / "audit", tmp_path / "whole", parity=found, values=True)
+    assert fg.verify_pack(whole) and "The row, to paste" in (whole / "report.html").read_text()
+    assert ModelParity.load(whole / "parity" / "0.json") == found
 
 
 def test_no_figure_is_computed_before_the_list_of_figures_is_right(copy, monkeypatch):
@@ -146,8 +149,8 @@ def test_labels_of_stress_are_read_within_bounds(made, copy):
 def test_labels_of_stress_of_other_rows_are_left_out(made, tmp_path):
     rows = np.concatenate([made.rows, made.rows[:50] + 1.0])
     stress = fg.label_brittle(made.model, rows, made.certs.protocol, fg.Stress(tau_confidence=0.7))
-    pack = fg.pack_evidence(made.home / "audit", tmp_path / "pack", stress=stress)
-    assert len(pq.read_table(pack / "stress.parquet")) == 200 and fg.check_pack(pack)
+    pack = fg.pack(made.home / "audit", tmp_path / "pack", stress=stress)
+    assert len(pq.read_table(pack / "stress.parquet")) == 200 and fg.verify_pack(pack)
 
 
 def test_its_audit_can_be_verified(made):
@@ -173,7 +176,7 @@ def copy(made, tmp_path):
 
 
 def failed(folder, **options):
-    outcome = fg.check_pack(folder, **options)
+    outcome = fg.verify_pack(folder, **options)
     assert not outcome
     return next(f"{check.name}: {check.detail}" for check in outcome.checks if not check.passed)
 
@@ -188,7 +191,7 @@ def test_a_changed_removed_or_added_file_is_refused(copy):
     (copy / "notes.txt").write_text("all is well")
     assert failed(copy) == "files: notes.txt is no file of this pack: pack.json does not list it"
     (copy / "notes.txt").unlink()
-    assert fg.check_pack(copy)
+    assert fg.verify_pack(copy)
 
 
 def test_a_forged_figure_is_refused(copy):
@@ -248,15 +251,15 @@ def test_pages_of_another_version_hold_only_if_they_are_signed(made, copy):
     (copy / "keys" / "pack.pub").unlink()
     rewrite(copy, fragility="0.0.1")
     with pytest.raises(fg.VerificationError, match=words + "check the pack with that version, or with public_key"):
-        fg.check_pack(copy)  # nothing was found wrong, so it is not called false
+        fg.verify_pack(copy)  # nothing was found wrong, so it is not called false
     shutil.copyfile(made.pack / "keys" / "pack.pub", copy / "keys" / "pack.pub")
     (copy / "signature.dsse.json").write_bytes(signed)
     rewrite(copy, fragility="0.0.1")
     assert failed(copy).startswith("pages: ")  # the signature is of another pack
     _sign_pack(copy, (copy / "pack.json").read_bytes(), load_private_key(made.given["key"]))
     with pytest.raises(fg.VerificationError, match="not checked"):
-        fg.check_pack(copy)  # anybody can sign with a key of their own
-    outcome = fg.check_pack(copy, public_key=made.public)
+        fg.verify_pack(copy)  # anybody can sign with a key of their own
+    outcome = fg.verify_pack(copy, public_key=made.public)
     assert outcome and outcome.checks[-2].detail.endswith("; they are as they were signed")
     assert "its figures follow from its sources, and its pages are those that were signed; these" in outcome.verdict
 
@@ -269,9 +272,9 @@ def test_a_damaged_certificate_is_refused(copy):
 
 
 def test_another_key_or_another_pack_is_refused(made, copy, tmp_path):
-    other = fg.generate_key(tmp_path / "other")
+    other = fg.generate_keys(tmp_path / "other")
     assert failed(copy, public_key=other) == "signature: signature.dsse.json has no valid signature by this key"
-    another = fg.pack_evidence(made.home / "audit", tmp_path / "another", **{**made.given, "title": "Another"})
+    another = fg.pack(made.home / "audit", tmp_path / "another", **{**made.given, "title": "Another"})
     shutil.copyfile(another / "signature.dsse.json", copy / "signature.dsse.json")
     for options in ({"public_key": made.public}, {}):
         assert failed(copy, **options) == "signature: another pack was signed than the one here"
@@ -280,9 +283,9 @@ def test_another_key_or_another_pack_is_refused(made, copy, tmp_path):
 
 
 def test_the_key_in_a_pack_shows_only_that_they_agree(made, tmp_path):
-    (signature,) = [check for check in fg.check_pack(made.pack).checks if check.name == "signature"]
+    (signature,) = [check for check in fg.verify_pack(made.pack).checks if check.name == "signature"]
     assert signature.passed and signature.detail.endswith("whose it is, a public key from elsewhere tells")
-    plain = fg.pack_evidence(made.home / "audit", tmp_path / "plain")
+    plain = fg.pack(made.home / "audit", tmp_path / "plain")
     shutil.copyfile(made.pack / "signature.dsse.json", plain / "signature.dsse.json")
     assert failed(plain) == "signature: signature.dsse.json is there without keys/pack.pub, as no pack is written"
 
@@ -293,8 +296,8 @@ def test_a_file_that_belongs_to_no_source_is_refused_even_if_listed(copy):
     assert failed(copy) == "sources: setup.exe is neither a source of a pack nor follows from one"
     (copy / "setup.exe").unlink()
     (copy / "attachments").mkdir()
-    with pytest.raises(fg.CertificateError, match="holds an empty folder, which no pack does; remove"):
-        fg.check_pack(copy)
+    with pytest.raises(CertificateError, match="holds an empty folder, which no pack does; remove"):
+        fg.verify_pack(copy)
 
 
 def test_a_damaged_earlier_audit_is_refused(made, copy, tmp_path):
@@ -303,8 +306,8 @@ def test_a_damaged_earlier_audit_is_refused(made, copy, tmp_path):
     rewrite(copy)
     assert failed(copy).startswith("earlier format: ")
     damaged = shutil.copytree(copy / "earlier", tmp_path / "damaged")
-    with pytest.raises(fg.CertificateError, match=r"damaged cannot be packed, its format is wrong: "):
-        fg.pack_evidence(made.home / "audit", tmp_path / "pack", **{**made.given, "against": damaged})
+    with pytest.raises(CertificateError, match=r"damaged cannot be packed, its format is wrong: "):
+        fg.pack(made.home / "audit", tmp_path / "pack", **{**made.given, "against": damaged})
 
 
 def test_labels_that_contradict_are_refused(made, copy, tmp_path):
@@ -316,7 +319,7 @@ def test_labels_that_contradict_are_refused(made, copy, tmp_path):
     }
     for message, given in wrong.items():
         with pytest.raises(fg.DataError, match=message):
-            fg.pack_evidence(made.home / "audit", tmp_path / "pack", labels=given)
+            fg.pack(made.home / "audit", tmp_path / "pack", labels=given)
     pairs = json.loads((copy / "labels.json").read_text())
     (copy / "labels.json").write_text(json.dumps([*pairs, pairs[0]]))
     rewrite(copy)
@@ -347,23 +350,23 @@ def test_sources_that_do_not_belong_are_refused(made, copy):
 def test_a_damaged_document_is_refused_in_a_sentence(copy, change, message):
     rewrite(copy, change)
     with pytest.raises(fg.FragilityError, match=r"^[^\n]*$") as refusal:
-        fg.check_pack(copy)
+        fg.verify_pack(copy)
     assert message in str(refusal.value)
 
 
 def test_a_document_in_another_form_is_refused(copy):
     path = copy / "pack.json"
     path.write_text(path.read_text() + "\n")
-    with pytest.raises(fg.CertificateError, match="is not in canonical form; it was not written by fragility pack"):
-        fg.check_pack(copy)
+    with pytest.raises(CertificateError, match="is not in canonical form; it was not written by fragility pack"):
+        fg.verify_pack(copy)
     path.write_text("{")
-    with pytest.raises(fg.CertificateError, match=r"cannot read .*pack.json: Expecting property name"):
-        fg.check_pack(copy)
+    with pytest.raises(CertificateError, match=r"cannot read .*pack.json: Expecting property name"):
+        fg.verify_pack(copy)
     path.unlink()
-    with pytest.raises(fg.CertificateError, match=r"is no pack: pack.json is missing"):
-        fg.check_pack(copy)
-    with pytest.raises(fg.CertificateError, match=r"there is no pack .*absent.zip; make one with fragility pack"):
-        fg.check_pack(copy / "absent.zip")
+    with pytest.raises(CertificateError, match=r"is no pack: pack.json is missing"):
+        fg.verify_pack(copy)
+    with pytest.raises(CertificateError, match=r"there is no pack .*absent.zip; make one with fragility pack"):
+        fg.verify_pack(copy / "absent.zip")
 
 
 # --- without certificates ---------------------------------------------------------------------------------------
@@ -371,7 +374,7 @@ def test_a_document_in_another_form_is_refused(copy):
 
 def test_a_pack_without_certificates_needs_the_audit(made, tmp_path):
     given = {**made.given, "against": None, "rules": None}
-    pack = fg.pack_evidence(made.home / "audit", tmp_path / "small", certificates=False, **given)
+    pack = fg.pack(made.home / "audit", tmp_path / "small", certificates=False, **given)
     assert (
         not list((pack / "audit").glob("*.parquet"))
         and "names them by digest only" in (pack / "index.html").read_text()
@@ -379,12 +382,12 @@ def test_a_pack_without_certificates_needs_the_audit(made, tmp_path):
     with pytest.raises(
         fg.VerificationError, match=r"the certificates are not in this pack, .* the audit's folder with audit"
     ):
-        fg.check_pack(pack)
-    assert fg.check_pack(pack, audit=made.home / "audit", public_key=made.public)
+        fg.verify_pack(pack)
+    assert fg.verify_pack(pack, audit=made.home / "audit", public_key=made.public)
     small_audit(30).save(tmp_path / "another")
     assert failed(pack, audit=tmp_path / "another").endswith("another is another audit than the one of this pack")
     with pytest.raises(fg.VerificationError, match="the certificates are in this pack; leave out audit"):
-        fg.check_pack(made.pack, audit=made.home / "audit")
+        fg.verify_pack(made.pack, audit=made.home / "audit")
 
 
 # --- what is handed in ------------------------------------------------------------------------------------------
@@ -395,10 +398,10 @@ def test_what_does_not_belong_to_the_audit_is_refused(made, tmp_path):
     other = small_audit(50, 3)
     wrong = {
         "the comparison of .* is of another model than the audit's": {
-            "parity": fg.compare_models(shifted(made.model), made.model, made.rows[:5], made.certs.protocol)
+            "parity": fg.check_parity(shifted(made.model), made.model, made.rows[:5], made.certs.protocol)
         },
         "of other rows than the audit": {
-            "reliability": fg.failure_probability(made.model, made.rows[:5], made.certs.protocol, 0.1)
+            "reliability": fg.assess_reliability(made.model, made.rows[:5], made.certs.protocol, 0.1)
         },
         "reliability must be what failure_probability returns, got dict": {"reliability": {"rows": 5}},
         "labels": {"labels": {0: "repaid"}},
@@ -415,7 +418,7 @@ def test_what_does_not_belong_to_the_audit_is_refused(made, tmp_path):
         "title of a pack must be text, got 7": {"title": 7},
         "author of a pack holds a lone surrogate": {"author": "a\ud800"},
         "stress must be what label_brittle returns, or its table, got dict": {"stress": {}},
-        "parity must be what compare_models returns, got str": {"parity": "deployed.json"},
+        "parity must be what check_parity returns, got str": {"parity": "deployed.json"},
     }
     (tmp_path / "by.toml").write_text('[[rule]]\nmeasure = "flips_early"\nat_most = 0.5\nby = "x1:q2"\n')
     wrong["a rule cuts by 'x1:q2', a column of the audited rows, which a pack does not hold"] = {
@@ -423,7 +426,7 @@ def test_what_does_not_belong_to_the_audit_is_refused(made, tmp_path):
     }
     for message, given in wrong.items():
         with pytest.raises(fg.FragilityError, match=message):
-            fg.pack_evidence(audit, out, **given)
+            fg.pack(audit, out, **given)
         assert sorted(path.name for path in tmp_path.iterdir()) == ["by.toml"], message
     assert len(other) == 50
 
@@ -439,8 +442,8 @@ def shifted(model):
 def test_a_damaged_audit_is_not_packed(made, tmp_path):
     damaged = shutil.copytree(made.home / "audit", tmp_path / "damaged")
     next(damaged.glob("certificates-*")).write_bytes(b"")
-    with pytest.raises(fg.CertificateError, match="cannot be packed, its format is wrong: "):
-        fg.pack_evidence(damaged, tmp_path / "pack")
+    with pytest.raises(CertificateError, match="cannot be packed, its format is wrong: "):
+        fg.pack(damaged, tmp_path / "pack")
     assert not (tmp_path / "pack").exists()
 
 
@@ -460,17 +463,17 @@ def test_only_a_pack_is_replaced(made, tmp_path):
     }
     for name, message in refusals.items():
         with pytest.raises(fg.DataError, match=message):
-            fg.pack_evidence(audit, tmp_path / name)
+            fg.pack(audit, tmp_path / name)
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "years of work"
-    first = fg.pack_evidence(audit, tmp_path / "pack", title="First")
-    assert fg.pack_evidence(audit, first, title="Second") == first and "Second" in (first / "index.html").read_text()
+    first = fg.pack(audit, tmp_path / "pack", title="First")
+    assert fg.pack(audit, first, title="Second") == first and "Second" in (first / "index.html").read_text()
     with pytest.raises(fg.DataError, match="lies in the folder of the audit, which stays as it is; choose another"):
-        fg.pack_evidence(audit, audit / "pack")
+        fg.pack(audit, audit / "pack")
     (first / "notes.txt").write_text("mine")
     with pytest.raises(
         fg.DataError, match=r"holds 'notes.txt', which is no file of the pack there; choose another name"
     ):
-        fg.pack_evidence(audit, first)
+        fg.pack(audit, first)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder.zip", "link.zip", "mine", "mine.zip", "pack"]
 
 
@@ -479,7 +482,7 @@ def test_only_a_pack_is_replaced(made, tmp_path):
 
 def test_the_index_says_what_was_shown_and_what_was_not(made, tmp_path):
     whole = (made.pack / "index.html").read_text()
-    plain = fg.pack_evidence(made.home / "audit", tmp_path / "plain").joinpath("index.html").read_text()
+    plain = fg.pack(made.home / "audit", tmp_path / "plain").joinpath("index.html").read_text()
     assert "Judged by declared rules: fail." in whole and "Judged by" not in plain
     for sentence in (
         "Whether predictions are right: no true classes were given.",
@@ -494,11 +497,11 @@ def test_the_index_says_what_was_shown_and_what_was_not(made, tmp_path):
 
 
 def test_the_index_says_how_sure_confident_is(made, tmp_path):
-    close = fg.pack_evidence(made.home / "audit", tmp_path / "close", min_confidence=0.995)
+    close = fg.pack(made.home / "audit", tmp_path / "close", min_confidence=0.995)
     assert "at least 99.5% sure" in (close / "index.html").read_text()
-    none = fg.pack_evidence(made.home / "audit", tmp_path / "none", min_confidence=1)
+    none = fg.pack(made.home / "audit", tmp_path / "none", min_confidence=1)
     page = (none / "index.html").read_text()
-    assert "audited predictions 0 are confident.</p>" in page and fg.check_pack(none)
+    assert "audited predictions 0 are confident.</p>" in page and fg.verify_pack(none)
 
 
 def test_lost_values_answer_no_question_about_wrong_ones():
@@ -535,9 +538,7 @@ def test_every_question_is_answered_or_said_to_be_open(made):
 
 
 def test_hostile_names_stay_text(made, tmp_path):
-    pack = fg.pack_evidence(
-        made.home / "audit", tmp_path / "pack", title="<script>alert(1)</script>\u202e", author="a & b"
-    )
+    pack = fg.pack(made.home / "audit", tmp_path / "pack", title="<script>alert(1)</script>\u202e", author="a & b")
     page = (pack / "index.html").read_text()
     assert "&lt;script&gt;" in page and "<script>alert" not in page and "\u202e" not in page
 
@@ -555,7 +556,7 @@ def test_the_section_fits_into_a_model_card(made, tmp_path):
 
 def test_a_pack_may_move(made, tmp_path):
     moved = shutil.copytree(made.pack, tmp_path / "elsewhere" / "x")
-    assert fg.check_pack(moved) and str(made.home) not in (moved / "report.html").read_text()
+    assert fg.verify_pack(moved) and str(made.home) not in (moved / "report.html").read_text()
     assert isinstance(moved, Path)
 
 
@@ -577,12 +578,12 @@ def test_rules_that_were_derived_from_the_audit_give_no_verdict(made, tmp_path):
     assert fg.Gate.load(path) == derived and derived.derived_from == (made.certs.manifest.root_digest,)
     found = derived.check(made.certs)
     assert found.from_itself and "derived from this very audit" in found.to_text()
-    pack = fg.pack_evidence(made.home / "audit", tmp_path / "pack", rules=path)
+    pack = fg.pack(made.home / "audit", tmp_path / "pack", rules=path)
     page = (pack / "index.html").read_text(encoding="utf-8")
     assert "No verdict: the rules were derived from this very audit" in page
     assert "Judged by declared rules" not in page
     assert "gate" not in {figure["name"] for figure in json.loads((pack / "pack.json").read_text())["figures"]}
-    assert fg.check_pack(pack)
+    assert fg.verify_pack(pack)
     changed = tmp_path / "changed.toml"
     changed.write_text(path.read_text().replace("derived_from = [", "derived_from = [1, "))
     with pytest.raises(fg.DataError, match="derived_from of the rules is a list of root digests"):
@@ -590,7 +591,7 @@ def test_rules_that_were_derived_from_the_audit_give_no_verdict(made, tmp_path):
 
 
 def test_no_backup_is_recommended_without_a_reliability_analysis(made, tmp_path):
-    pack = fg.pack_evidence(made.home / "audit", tmp_path / "pack")  # which has rates, and so decisions lost
+    pack = fg.pack(made.home / "audit", tmp_path / "pack")  # which has rates, and so decisions lost
     answers = {answer["place"]: answer for answer in json.loads((pack / "pack.json").read_text())["answers"]}
     assert answers["15(4), backups"]["status"] == "not covered"
     assert "backup" not in answers["15(4), redundancy"]["says"].split("Not covered")[0]

@@ -1,4 +1,4 @@
-"""`compare_models` against its slow twin, and what must not change the result."""
+"""`check_parity` against its slow twin, and what must not change the result."""
 
 import json
 
@@ -57,7 +57,7 @@ def test_counts_are_those_of_the_slow_twin(credit, trained, faulty):
     rows = rest[:5]
     reference = refuse_missing(trained, "housing")
     protocol = fg.Protocol.fit(reference, X, space="raw", catalogue=2, depth=3, severities=[0.3, 1.0])
-    found = fg.compare_models(reference, faulty, rows, protocol)
+    found = fg.check_parity(reference, faulty, rows, protocol)
     table = json.loads(protocol.to_json())
     plain = [{name: row[name] for name in rows} for _, row in rows.iterrows()]
     expected, revealed = naive_parity.compare(one_row(reference), one_row(faulty), plain, table, 1e-5)
@@ -77,7 +77,7 @@ def test_counts_are_those_of_the_slow_twin(credit, trained, faulty):
 def test_the_result_says_what_differs_and_shows_the_smallest_example(credit, trained, faulty):
     rest = credit[2]
     off = rest[(rest["housing"] == "rent") & (rest["age"] > 50)]
-    found = fg.compare_models(
+    found = fg.check_parity(
         trained, faulty, pd.concat([rest[:40].drop(off.index, errors="ignore"), off[:3]]), names=("trained", "served")
     )
     assert not found and not found.agrees and found["clean"].differing == found["clean"].rows == found["clean"].labels
@@ -100,7 +100,7 @@ def test_the_result_says_what_differs_and_shows_the_smallest_example(credit, tra
 
 
 def test_a_model_agrees_with_itself(credit, trained):
-    found = fg.compare_models(trained, fg.Model.wrap(trained.predict_proba, classes=[0, 1]), credit[2][:20])
+    found = fg.check_parity(trained, fg.Model.wrap(trained.predict_proba, classes=[0, 1]), credit[2][:20])
     assert found and found.smallest is None and not found.reveals and not found.examples
     assert found.notes == ("classes are matched by order: bad = 0, good = 1",)
     assert str(found).startswith(f"model_b answers as model_a does in all {found.states:,} states of 20 rows")
@@ -122,8 +122,8 @@ def test_rows_in_any_order_and_batches_of_any_size_give_the_same_result(numbers,
     protocol = fg.Protocol.fit(reference, X[100:], space="raw", catalogue=2, severities=[0.5, 1.0])
     rows = X[:24]
     shuffled = rows.sample(frac=1, random_state=seed)
-    one = fg.compare_models(reference, faulty, rows, protocol, most_rows=20).to_dict()
-    other = fg.compare_models(reference, faulty, shuffled, protocol, most_rows=20, byte_budget=budget).to_dict()
+    one = fg.check_parity(reference, faulty, rows, protocol, most_rows=20).to_dict()
+    other = fg.check_parity(reference, faulty, shuffled, protocol, most_rows=20, byte_budget=budget).to_dict()
     assert approximate(one) == approximate(other) and not one["agrees"]
 
 
@@ -142,9 +142,9 @@ def test_a_label_that_differs_at_a_tie_is_no_difference():
     X = pd.DataFrame({"a": [0.0, 1.0, 2.0], "b": [1.0, 0.0, 5.0]})
     one = fg.Model.wrap(lambda rows: np.tile([0.5 + 2e-6, 0.5 - 2e-6], (len(rows), 1)), classes=[0, 1])
     other = fg.Model.wrap(lambda rows: np.tile([0.5 - 2e-6, 0.5 + 2e-6], (len(rows), 1)), classes=[0, 1])
-    found = fg.compare_models(one, other, X)
+    found = fg.check_parity(one, other, X)
     assert found.agrees and found["clean"].ties == 3 and found["clean"].labels == 0
-    strict = fg.compare_models(one, other, X, tolerance=1e-6)
+    strict = fg.check_parity(one, other, X, tolerance=1e-6)
     assert not strict and strict["clean"].labels == strict["clean"].differing == 3 and strict["clean"].ties == 0
 
 
@@ -158,10 +158,10 @@ def test_a_number_rounded_to_single_precision_is_no_difference():
     )
     double = fg.Model.wrap(lambda rows: (rows.to_numpy()[:, :1] > 0.5) * [[1.0, -1.0]] + [[0.0, 1.0]], classes=[0, 1])
     rows = pd.DataFrame({"a": [0.5 + 1e-12, 0.25, edge], "b": [1.0, 2.0, 3.0]})
-    found = fg.compare_models(double, single, rows)
+    found = fg.check_parity(double, single, rows)
     assert found.agrees and found["clean"].rounded == 1 and found["clean"].differing == 0
-    assert fg.compare_models(single, double, rows)["clean"].rounded == 1
-    assert fg.compare_models(tree, fg.Model.wrap(tree.predict_proba, classes=[0, 1]), X).agrees
+    assert fg.check_parity(single, double, rows)["clean"].rounded == 1
+    assert fg.check_parity(tree, fg.Model.wrap(tree.predict_proba, classes=[0, 1]), X).agrees
 
 
 def test_a_threshold_that_was_lost_in_deployment_is_found(credit):
@@ -170,7 +170,7 @@ def test_a_threshold_that_was_lost_in_deployment_is_found(credit):
     inner = LogisticRegression(max_iter=2000).fit(X[numbers], y)
     chooser = LogisticRegression(max_iter=2000)
     decided = FixedThresholdClassifier(chooser, threshold=0.8, pos_label="good").fit(X[numbers], y)
-    found = fg.compare_models(decided, inner, rest[numbers][:40])
+    found = fg.check_parity(decided, inner, rest[numbers][:40])
     p = inner.predict_proba(rest[numbers][:40])[:, 1]
     assert found["clean"].labels == found["clean"].differing == int(((p >= 0.5) & (p < 0.8)).sum()) > 0
     assert found["clean"].probability.largest < 1e-9
@@ -183,20 +183,20 @@ def test_a_protocol_of_the_transformed_space_is_read_in_raw_fields(credit, train
     X, _, rest = credit
     protocol = fg.Protocol.fit(trained, X, catalogue=3, sentinels={"duration": [-999]})
     assert protocol.space == "transformed"
-    found = fg.compare_models(trained, faulty, rest[:20], protocol)
+    found = fg.check_parity(trained, faulty, rest[:20], protocol)
     assert found["wrong"].states and found["sentinel"].states == 20 and found["lost"].states
     plain = make_pipeline(FunctionTransformer(), LogisticRegression(max_iter=2000)).fit(
         X[["duration", "age"]], credit[1]
     )
     bare = fg.Protocol.fit(plain[-1], X[["duration", "age"]])
-    assert fg.compare_models(plain[-1], plain, rest[["duration", "age"]][:10], bare)
+    assert fg.check_parity(plain[-1], plain, rest[["duration", "age"]][:10], bare)
 
 
 def test_recorded_outages_are_compared(credit, trained, faulty):
     X, _, rest = credit
     outages = fg.Outages((("age", "housing"), ("duration",)), (2, 1))
     protocol = fg.Protocol.fit(trained, X, space="raw", outages=outages, modes=("lost",))
-    found = fg.compare_models(trained, faulty, rest[:20], protocol)
+    found = fg.check_parity(trained, faulty, rest[:20], protocol)
     assert found["outage"].states and [one.kind for one in found.kinds] == [
         "clean",
         "lost",
@@ -214,11 +214,11 @@ def test_rows_that_one_model_refuses_are_counted(numbers):
     rows.iloc[3, 0] = np.nan
     lenient = fg.Model.wrap(lambda rows: model.predict_proba(rows.fillna(30)), classes=["bad", "good"])
     protocol = fg.Protocol.fit(lenient, rows, space="raw", catalogue=2)
-    found = fg.compare_models(model, lenient, rows, protocol)
+    found = fg.check_parity(model, lenient, rows, protocol)
     assert found["clean"].only_b == 1 and not found.agrees
     assert found["missing"].outside == 3 * 20 - 1 and found["missing"].only_b == 0
-    other = fg.compare_models(lenient, model, rows, protocol)
-    assert not fg.compare_models(model, lenient, rows[2:5])  # its protocol is fitted on rows that the reference answers
+    other = fg.check_parity(lenient, model, rows, protocol)
+    assert not fg.check_parity(model, lenient, rows[2:5])  # its protocol is fitted on rows that the reference answers
     assert other["clean"].only_a == 1 and other["missing"].only_a and other["missing"].skipped
     example = next(one for one in other.examples if one.kind == "missing")
     assert example.b.label is None and str(example.b).startswith("refuses: ValueError: Input X contains NaN")
@@ -236,7 +236,7 @@ def test_bad_settings_are_refused(credit, trained):
         ({"protocol": "p.json"}, "a Protocol was expected, got str; make one with Protocol.fit"),
     ):
         with pytest.raises(fg.FragilityError, match=message):
-            fg.compare_models(trained, trained, rows, **given_)
+            fg.check_parity(trained, trained, rows, **given_)
 
 
 def test_a_model_that_answers_nothing_is_refused(credit, trained):
@@ -246,9 +246,9 @@ def test_a_model_that_answers_nothing_is_refused(credit, trained):
     broken = fg.Model.wrap(fail, classes=["bad", "good"])
     message = "model_b answers none of the first 5 rows: RuntimeError: the service is down; give it rows that it takes"
     with pytest.raises(fg.ModelError, match=message):
-        fg.compare_models(trained, broken, credit[2][:5])
+        fg.check_parity(trained, broken, credit[2][:5])
     with pytest.raises(fg.ModelError, match="model_a answers none of the 5 rows: RuntimeError: the service is down"):
-        fg.compare_models(broken, trained, credit[2][:5])
+        fg.check_parity(broken, trained, credit[2][:5])
 
 
 def test_a_model_that_depends_on_its_batch_is_refused(credit, trained):
@@ -256,14 +256,14 @@ def test_a_model_that_depends_on_its_batch_is_refused(credit, trained):
         return trained.predict_proba(rows.assign(duration=rows["duration"] - rows["duration"].mean()))
 
     with pytest.raises(fg.ModelError, match="model_b answers a row alone otherwise than among other rows"):
-        fg.compare_models(trained, fg.Model.wrap(centre, classes=["bad", "good"]), credit[2][:20])
+        fg.check_parity(trained, fg.Model.wrap(centre, classes=["bad", "good"]), credit[2][:20])
 
     def impute(rows):  # only where a value is missing
         known = rows["duration"].dropna()
         return trained.predict_proba(rows.assign(duration=rows["duration"].fillna(known.max() if len(known) else 21)))
 
     with pytest.raises(fg.ModelError, match="model_b answers a row alone otherwise than among other rows"):
-        fg.compare_models(trained, fg.Model.wrap(impute, classes=["bad", "good"]), credit[2][:20])
+        fg.check_parity(trained, fg.Model.wrap(impute, classes=["bad", "good"]), credit[2][:20])
 
 
 def test_quantiles_are_upper_bounds_within_six_percent():
@@ -284,4 +284,4 @@ def test_a_lost_boolean_is_a_value_of_the_raw_protocol():
     model = make_pipeline(made, LogisticRegression(max_iter=400)).fit(X[:600], y[:600])
     protocol = fg.Protocol.fit(model, X[:600])
     assert protocol.space == "transformed"
-    assert fg.compare_models(model, model, X[600:640], protocol=protocol)
+    assert fg.check_parity(model, model, X[600:640], protocol=protocol)

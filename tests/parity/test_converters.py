@@ -16,7 +16,7 @@ def rows():
 
 def check_verdict(model, artefact, rows):
     """Compare on complete rows, and with each field missing in turn."""
-    found = fg.compare_models(model, artefact, rows)
+    found = fg.check_parity(model, artefact, rows)
     gaps = []
     for j in range(rows.shape[1]):
         missing = rows.copy()

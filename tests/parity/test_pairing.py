@@ -30,21 +30,21 @@ def named(rows, labels):
 def test_columns_are_matched_by_name_whatever_their_order(rows, labels, named):
     turned = LogisticRegression(tol=1e-10).fit(rows[["age", "debt ratio", "income"]], labels)
     exact = LogisticRegression(tol=1e-10).fit(rows, labels)
-    found = fg.compare_models(exact, turned, rows[:10])
+    found = fg.check_parity(exact, turned, rows[:10])
     assert found and found.b.columns == "name"
     renamed = LogisticRegression(tol=1e-10).fit(rows.set_axis(["income", "debt_ratio", "age"], axis=1), labels)
-    assert fg.compare_models(exact, renamed, rows[:10])
+    assert fg.check_parity(exact, renamed, rows[:10])
 
 
 def test_columns_without_names_are_matched_by_order(rows, labels, named):
     bare = LogisticRegression().fit(rows.to_numpy(), labels)
     for one, other in ((named, bare), (bare, named)):
-        found = fg.compare_models(one, other, rows[:10])
+        found = fg.check_parity(one, other, rows[:10])
         assert found and {found.a.columns, found.b.columns} == {"name", "order"}
-    assert fg.compare_models(bare, named, rows.to_numpy()[:10])
+    assert fg.check_parity(bare, named, rows.to_numpy()[:10])
     polars = pytest.importorskip("polars")
     table = polars.from_pandas(rows[:10])
-    assert fg.compare_models(
+    assert fg.check_parity(
         bare, fg.Model.wrap(lambda t: bare.predict_proba(t.to_numpy()), classes=["bad", "good"]), table
     )
 
@@ -55,7 +55,7 @@ def test_a_booster_of_a_bare_array_takes_the_named_columns_in_order(rows, labels
     trained = lightgbm.LGBMClassifier(**settings).fit(rows, labels)
     bare = lightgbm.LGBMClassifier(**settings).fit(rows.to_numpy(), labels)
     bare.booster_.save_model(tmp_path / "booster.txt")
-    found = fg.compare_models(trained, fg.load_model(tmp_path / "booster.txt"), rows[:20])
+    found = fg.check_parity(trained, fg.load_model(tmp_path / "booster.txt"), rows[:20])
     assert found and found.b.classes == ("0", "1")
 
 
@@ -76,26 +76,26 @@ def test_counted_names_are_matched_by_name_where_both_know_them(prefix):
     inner = LogisticRegression(max_iter=2000, C=1e-3).fit(table, label[:400])
     reversed_.coef_, reversed_.intercept_ = inner.coef_[:, ::-1].copy(), inner.intercept_.copy()  # the same function
     for rows in (table[:30], turned[:30], table[:30].to_numpy()):
-        found = fg.compare_models(straight, reversed_, rows)
+        found = fg.check_parity(straight, reversed_, rows)
         assert found and (found.a.columns, found.b.columns) == ("name", "name")
     bare = LogisticRegression(max_iter=2000, C=1e-3).fit(table.to_numpy(), label[:400])
     shuffled = table[:30].sample(frac=1, axis=1, random_state=0)  # a file in another order
-    assert fg.compare_models(straight, bare, shuffled) and fg.compare_models(bare, straight, shuffled)
+    assert fg.check_parity(straight, bare, shuffled) and fg.check_parity(bare, straight, shuffled)
 
 
 def test_counted_names_that_the_rows_lack_are_matched_by_order(rows, labels, named):
     counted = LogisticRegression().fit(rows.set_axis(["f0", "f1", "f2"], axis=1), labels)
-    found = fg.compare_models(counted, named, rows[["age", "income", "debt ratio"]][:20])
+    found = fg.check_parity(counted, named, rows[["age", "income", "debt ratio"]][:20])
     assert found and (found.a.columns, found.b.columns) == ("order", "name")
 
 
 def test_classes_are_matched_by_label_or_by_order(rows, named):
     turned = fg.Model.wrap(lambda table: named.predict_proba(table)[:, ::-1], classes=["good", "bad"])
-    found = fg.compare_models(named, turned, rows[:10])
+    found = fg.check_parity(named, turned, rows[:10])
     assert found and found.b.classes == ("bad", "good")
     assert not [note for note in found.notes if note.startswith("classes")]
     numbered = fg.Model.wrap(lambda table: named.predict_proba(table)[:, ::-1], classes=[1, 0])
-    assert not fg.compare_models(named, numbered, rows[:10])  # its first class is taken for 'bad'
+    assert not fg.check_parity(named, numbered, rows[:10])  # its first class is taken for 'bad'
 
 
 def test_models_that_do_not_match_are_refused(rows, labels, named):
@@ -111,7 +111,7 @@ def test_models_that_do_not_match_are_refused(rows, labels, named):
                 "differ in 'years'; give two models of the same columns"),
     ):  # fmt: skip
         with pytest.raises(fg.FragilityError, match=re.escape(message)):
-            fg.compare_models(named, model, rows[:10])
+            fg.check_parity(named, model, rows[:10])
     protocol = fg.Protocol.fit(other, rows.rename(columns={"age": "years"}))
     with pytest.raises(fg.ProtocolError, match=r"the protocol and the rows differ in the column '(age|years)'; fit"):
-        fg.compare_models(named, fg.Model.wrap(named.predict_proba, classes=["bad", "good"]), rows, protocol)
+        fg.check_parity(named, fg.Model.wrap(named.predict_proba, classes=["bad", "good"]), rows, protocol)

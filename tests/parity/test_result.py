@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 import fragility as fg
+from fragility.parity import ModelParity
 
 
 @pytest.fixture(scope="module")
@@ -17,12 +18,12 @@ def found(numbers):
         fg.Model.wrap(lambda table, v=value: model.predict_proba(table.fillna(v)), classes=["bad", "good"])
         for value in (0, 30)
     )
-    return fg.compare_models(one, other, rows[:12], names=("zero\x1b[2J", "thirty"))
+    return fg.check_parity(one, other, rows[:12], names=("zero\x1b[2J", "thirty"))
 
 
 def test_a_saved_comparison_is_read_back(found, tmp_path):
     found.save(tmp_path / "parity.json")
-    assert fg.ModelParity.load(tmp_path / "parity.json") == found
+    assert ModelParity.load(tmp_path / "parity.json") == found
     document = json.loads((tmp_path / "parity.json").read_text())
     assert document["format"] == "fragility-parity/1" and document["agrees"] is False
 
@@ -30,12 +31,12 @@ def test_a_saved_comparison_is_read_back(found, tmp_path):
 def test_what_is_no_comparison_is_refused(found, tmp_path):
     plain = json.loads(json.dumps(found.to_dict()))
     with pytest.raises(fg.DataError, match="the comparison contradicts itself: its verdict does not follow from its"):
-        fg.ModelParity.from_dict(plain | {"agrees": True})
+        ModelParity.from_dict(plain | {"agrees": True})
     (tmp_path / "broken.json").write_text("{")
     with pytest.raises(fg.DataError, match="is not valid JSON"):
-        fg.ModelParity.load(tmp_path / "broken.json")
+        ModelParity.load(tmp_path / "broken.json")
     with pytest.raises(fg.DataError, match="cannot read the comparison"):
-        fg.ModelParity.load(tmp_path / "absent.json")
+        ModelParity.load(tmp_path / "absent.json")
     with pytest.raises(
         fg.DataError, match="the kinds compared are clean, lost, missing, wrong, noisy, path, faded, got 'stale'"
     ):

@@ -52,7 +52,7 @@ def test_few_failing_fields_are_enumerated(shares):
         "x0": {"lost": shares[2], "wrong": shares[3]},
         "x4": {"wrong": shares[4]},
     }
-    found = fg.failure_probability(MODEL, ROWS, PROTOCOL, rates)
+    found = fg.assess_reliability(MODEL, ROWS, PROTOCOL, rates)
     assert found.exact.all() and set(found.method) == {"enumeration"}
     places = [NAMES.index(name) for name in rates]
     for i, row in enumerate(ROWS.tolist()):
@@ -70,20 +70,20 @@ def test_few_failing_fields_are_enumerated(shares):
 @settings(deadline=None, max_examples=12)
 @given(st.dictionaries(st.sampled_from(NAMES), st.floats(0.0, 1.0), min_size=1))
 def test_without_wrong_values_it_is_the_probability_of_loss(rates):
-    plain = fg.failure_probability(MODEL, ROWS, PROTOCOL, rates)
-    found = fg.failure_probability(
+    plain = fg.assess_reliability(MODEL, ROWS, PROTOCOL, rates)
+    found = fg.assess_reliability(
         MODEL, ROWS, PROTOCOL, {name: {"lost": rate, "wrong": 0.0} for name, rate in rates.items()}
     )
     for name in ("p_flip", "low", "high", "exact", "expected_margin", "importance", "kept", "rates"):
         np.testing.assert_array_equal(getattr(found, name), getattr(plain, name))
     assert found.method == plain.method and plain.one_failure is None
-    mixed = fg.failure_probability(MODEL, ROWS, PROTOCOL, {**rates, "x0": {"lost": rates.get("x0", 0.0)}})
+    mixed = fg.assess_reliability(MODEL, ROWS, PROTOCOL, {**rates, "x0": {"lost": rates.get("x0", 0.0)}})
     np.testing.assert_array_equal(mixed.p_flip, plain.p_flip)
 
 
 def test_many_failing_fields_are_drawn_around_the_exact_part():
     rates = {name: {"lost": 0.1, "wrong": 0.15} for name in NAMES}
-    found = fg.failure_probability(MODEL, ROWS, PROTOCOL, rates)
+    found = fg.assess_reliability(MODEL, ROWS, PROTOCOL, rates)
     assert not found.exact.any() and set(found.method) == {"quasi-random"}
     several = 1 - 0.75**6 - 6 * 0.25 * 0.75**5
     for i, row in enumerate(ROWS.tolist()):
@@ -94,7 +94,7 @@ def test_many_failing_fields_are_drawn_around_the_exact_part():
         assert found.low[i] - 0.003 <= own["p_flip"] <= found.high[i] + 0.003
     assert (found.one_failure <= found.low).all() and (found.low <= found.p_flip).all()
     assert (found.p_flip <= found.high).all() and (found.high <= found.one_failure + several + 1e-12).all()
-    again = fg.failure_probability(MODEL, ROWS[::-1], PROTOCOL, rates, byte_budget=2**16)
+    again = fg.assess_reliability(MODEL, ROWS[::-1], PROTOCOL, rates, byte_budget=2**16)
     np.testing.assert_allclose(again.p_flip[::-1], found.p_flip, atol=1e-12)
 
 
@@ -108,7 +108,7 @@ def test_real_models_are_asked_for_every_combination(family, space):
     rates = {"checking_status": {"wrong": 0.2, "lost": 0.1}, "credit_amount": {"wrong": 0.05}, "age": {"wrong": 0.3}}
     X = case.X_test[:2]
     found, asked = (
-        fg.failure_probability(case.model, X, protocol, rates, engine=engine) for engine in ("auto", "blackbox")
+        fg.assess_reliability(case.model, X, protocol, rates, engine=engine) for engine in ("auto", "blackbox")
     )
     np.testing.assert_allclose(found.p_flip, asked.p_flip, atol=1e-12)
     raw = protocol if space == "raw" else fg.Protocol.fit(case.model, case.X_train, space="raw")
@@ -144,24 +144,24 @@ def test_real_models_are_asked_for_every_combination(family, space):
 )
 def test_wrong_rates_are_refused(rates, error, message):
     with pytest.raises(error, match=message):
-        fg.failure_probability(MODEL, ROWS, PROTOCOL, rates)
+        fg.assess_reliability(MODEL, ROWS, PROTOCOL, rates)
 
 
 def test_wrong_values_need_a_catalogue():
     lost_only = fg.Protocol.fit(MODEL, TRAIN, modes=("lost",))
     with pytest.raises(ProtocolError, match="no values that 'x0' takes when it is wrong; fit one that declares"):
-        fg.failure_probability(MODEL, ROWS, lost_only, {"x0": {"wrong": 0.1}})
-    found = fg.failure_probability(MODEL, ROWS, lost_only, {"x0": {"lost": 0.1}})
+        fg.assess_reliability(MODEL, ROWS, lost_only, {"x0": {"wrong": 0.1}})
+    found = fg.assess_reliability(MODEL, ROWS, lost_only, {"x0": {"lost": 0.1}})
     assert found.one_failure == pytest.approx(found.p_flip)
 
 
 def test_what_is_said_and_stored(tmp_path):
-    found = fg.failure_probability(MODEL, ROWS, PROTOCOL, {name: {"lost": 0.02, "wrong": 0.005} for name in NAMES})
+    found = fg.assess_reliability(MODEL, ROWS, PROTOCOL, {name: {"lost": 0.02, "wrong": 0.005} for name in NAMES})
     assert found.condition == "if each field is missing 2% and wrong 0.5% of the time"
     assert "are lost by a single failure, which is exact." in str(found)
     assert found.rates == pytest.approx(np.full(6, 0.025))
     np.testing.assert_array_equal(found.to_pandas()["one_failure"], found.one_failure)
-    some = fg.failure_probability(MODEL, ROWS, PROTOCOL, {"x0": {"wrong": 0.1}})
+    some = fg.assess_reliability(MODEL, ROWS, PROTOCOL, {"x0": {"wrong": 0.1}})
     assert some.condition == "at the declared rates of missing and wrong values"
     assert some.p_flip == pytest.approx(some.one_failure)
 

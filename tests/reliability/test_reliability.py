@@ -14,6 +14,7 @@ from sklearn.linear_model import LogisticRegression
 import fragility as fg
 from fragility.errors import DataError
 from fragility.protocol import bind
+from fragility.reliability.outcomes import FailureProbability
 from fragility.stress.stressors import Layout, Outages
 from fragility.wording import describe_chance
 
@@ -44,15 +45,15 @@ def test_rates_by_number_group_and_field(lending):
     X = X.iloc[:6]
     names = protocol.group_names
     declared = {"account": 0.1, "duration": 0.2, "credit_amount": 0.25, "purpose": 0.0}
-    found = fg.failure_probability(model, X, protocol, declared)
+    found = fg.assess_reliability(model, X, protocol, declared)
     rates = [0.0] * len(names)
     rates[names.index("account")] = 0.1
     rates[names.index("loan")] = 1 - 0.8 * 0.75  # either field takes the group down
     assert found.rates == pytest.approx(rates)
     for chance, truth in zip(found.p_flip, enumerated(model, X, protocol), strict=True):
         assert chance == pytest.approx(truth.probability(rates), abs=1e-9)
-    same = fg.failure_probability(model, X, protocol, 0.1)
-    spelled = fg.failure_probability(model, X, protocol, {name: 0.1 for name in names})
+    same = fg.assess_reliability(model, X, protocol, 0.1)
+    spelled = fg.assess_reliability(model, X, protocol, {name: 0.1 for name in names})
     assert np.array_equal(same.p_flip, spelled.p_flip)
 
 
@@ -70,20 +71,20 @@ def test_rates_by_number_group_and_field(lending):
 def test_wrong_rates_are_refused(lending, rates, message):
     model, X, protocol = lending
     with pytest.raises(DataError, match=message):
-        fg.failure_probability(model, X, protocol, rates)
+        fg.assess_reliability(model, X, protocol, rates)
 
 
 def test_a_number_of_draws_is_a_power_of_two(lending):
     model, X, protocol = lending
     with pytest.raises(DataError, match="draws must be a power of two of at least 16, got 1000"):
-        fg.failure_probability(model, X, protocol, 0.1, draws=1000)
+        fg.assess_reliability(model, X, protocol, 0.1, draws=1000)
 
 
 def test_certain_failures_and_none_at_all(lending):
     model, X, protocol = lending
-    never = fg.failure_probability(model, X, protocol, 0.0)
+    never = fg.assess_reliability(model, X, protocol, 0.0)
     assert (never.p_flip == 0.0).all() and never.lost == 0.0 and (never.kept == 0.0).all()
-    always = fg.failure_probability(model, X, protocol, 1.0)
+    always = fg.assess_reliability(model, X, protocol, 1.0)
     for chance, truth in zip(always.p_flip, enumerated(model, X, protocol), strict=True):
         assert chance == float(tuple(range(truth.n_groups)) in truth.failing)
 
@@ -92,7 +93,7 @@ def test_recorded_outages_are_taken_as_they_co_occurred(lending):
     model, X, protocol = lending
     events = [("checking_status",)] * 6 + [("duration", "purpose")] * 3 + [("age", "job", "housing")]
     outages = Outages.from_events(events)
-    found = fg.failure_probability(model, X, protocol, outages)
+    found = fg.assess_reliability(model, X, protocol, outages)
     names = list(protocol.group_names)
     patterns = [(tuple(sorted({names.index(BLOCKS[f]) for f in event})), 1 / len(events)) for event in events]
     for i, truth in enumerate(enumerated(model, X, protocol)):
@@ -110,14 +111,14 @@ def test_rates_of_an_outage_log(lending):
     assert outages.rates(100) == {"checking_status": 0.08, "duration": 0.02}
     with pytest.raises(DataError, match="observations must be at least the 8 recorded events"):
         outages.rates(7)
-    found = fg.failure_probability(model, X, protocol, outages.rates(100))
+    found = fg.assess_reliability(model, X, protocol, outages.rates(100))
     layout = Layout.of(protocol, bind(model, X, protocol))
     assert found.rates[layout.groups_of("duration")[0]] == pytest.approx(0.02)
 
 
 def test_the_population_adds_up(lending, tmp_path):
     model, X, protocol = lending
-    found = fg.failure_probability(model, X, protocol, 0.05)
+    found = fg.assess_reliability(model, X, protocol, 0.05)
     assert found.lost == pytest.approx(found.p_flip.sum())
     table = found.groups()
     assert table["decisions_kept"].is_monotonic_decreasing
@@ -125,11 +126,11 @@ def test_the_population_adds_up(lending, tmp_path):
         dict(zip(protocol.group_names, 0.05 * found.importance.sum(axis=0), strict=True))
     )
     without = {name: 0.05 for name in protocol.group_names if name != table["group"][0]}
-    mended = fg.failure_probability(model, X, protocol, without)
+    mended = fg.assess_reliability(model, X, protocol, without)
     assert found.lost - mended.lost == pytest.approx(table["decisions_kept"][0], abs=1e-9)
     first, share = table["group"][0], table["decisions_kept"][0] / found.lost
     assert f"Make {first} reliable first: if it never failed, " in str(found) and f"kept ({share:.0%})." in str(found)
-    assert "reliable first" not in str(fg.failure_probability(model, X, protocol, 0.0))
+    assert "reliable first" not in str(fg.assess_reliability(model, X, protocol, 0.0))
     found.save(tmp_path / "lost.json")
     found.save(tmp_path / "lost.csv")
     found.save(tmp_path / "lost.parquet")
@@ -162,13 +163,13 @@ def test_every_probability_has_words_that_are_near_it():
 
 def test_a_sentence_names_the_condition(lending):
     model, X, protocol = lending
-    found = fg.failure_probability(model, X, protocol, 0.05)
+    found = fg.assess_reliability(model, X, protocol, 0.05)
     worst = int(found.order()[0])
     assert (
         found.sentence(worst)
         == f"{describe_chance(found.p_flip[worst])} if each group of fields is missing 5% of the time"
     )
-    asked = fg.failure_probability(model, X.iloc[:3], protocol, 0.05, engine="blackbox", draws=16)
+    asked = fg.assess_reliability(model, X.iloc[:3], protocol, 0.05, engine="blackbox", draws=16)
     assert not asked.exact.any() and "95% interval" in asked.sentence(0)
     assert ((asked.low <= asked.p_flip) & (asked.p_flip <= asked.high) & (asked.low < asked.high)).all()
 
@@ -185,7 +186,7 @@ def test_monte_carlo_agrees(dataset, family, load_data):
     model = pipelines.Pipeline([("prepare", pipelines.preprocessing(X)), ("model", pipelines.estimator(family))])
     model.fit(X[:800], y[:800])
     protocol = fg.Protocol.fit(model, X[:800])
-    found = fg.failure_probability(model, X[800:830], protocol, 0.3)
+    found = fg.assess_reliability(model, X[800:830], protocol, 0.3)
     assert found.exact.all()
     rows = bind(model, X[800:830], protocol)
     draws = np.random.default_rng(0).random((1000, rows.n_groups)) < 0.3
@@ -202,8 +203,8 @@ def test_few_groups_are_enumerated_for_every_model(lending):
     X = X.iloc[:6]
     rates = {"account": 0.3, "loan": 0.2, "work": 0.0, "person": 1.0, "terms": 0.25}
     by_group = [rates.get(name, 0.0) for name in protocol.group_names]
-    asked = fg.failure_probability(model, X, protocol, rates, engine="blackbox")
-    read = fg.failure_probability(model, X, protocol, rates)
+    asked = fg.assess_reliability(model, X, protocol, rates, engine="blackbox")
+    read = fg.assess_reliability(model, X, protocol, rates)
     assert set(asked.method) == {"enumeration"} and asked.exact.all()
     for i, truth in enumerate(enumerated(model, X, protocol)):
         assert asked.p_flip[i] == pytest.approx(truth.probability(by_group), abs=1e-12)
@@ -225,9 +226,9 @@ def test_a_saved_result_is_read_back_whole(tmp_path, rates):
     model = LogisticRegression().fit(X, y)
     protocol = fg.Protocol.fit(model, X)
     engine = "auto" if isinstance(rates, float) else "blackbox"
-    found = fg.failure_probability(model, X[:20], protocol, rates, engine=engine, draws=16)
+    found = fg.assess_reliability(model, X[:20], protocol, rates, engine=engine, draws=16)
     assert found.save(tmp_path / "lost.json") == tmp_path / "lost.json"
-    again = fg.FailureProbability.load(tmp_path / "lost.json")
+    again = FailureProbability.load(tmp_path / "lost.json")
     assert again.to_dict() == found.to_dict()
     for name in ("kept", "importance", "rates", "one_failure", "id", "predicted"):
         np.testing.assert_array_equal(getattr(again, name), getattr(found, name))
@@ -238,11 +239,11 @@ def test_a_file_that_contradicts_itself_is_refused(tmp_path):
     X, y = make_classification(120, 6, random_state=0)
     model = LogisticRegression().fit(X, y)
     protocol = fg.Protocol.fit(model, X)
-    found = fg.failure_probability(model, X[:20], protocol, 0.1)
+    found = fg.assess_reliability(model, X[:20], protocol, 0.1)
 
     def refuse(match, **changed):
         with pytest.raises(fg.DataError, match=match):
-            fg.FailureProbability.from_dict(found.to_dict() | changed)
+            FailureProbability.from_dict(found.to_dict() | changed)
 
     def rows(**changed):
         first, *others = found.to_dict()["predictions"]
@@ -269,7 +270,7 @@ def test_an_audit_of_something_else_is_refused():
     X, y = make_classification(120, 6, random_state=0)
     model, other = LogisticRegression().fit(X, y), LogisticRegression(C=0.01).fit(X, y)
     protocol = fg.Protocol.fit(model, X)
-    found = fg.failure_probability(model, X[:20], protocol, 0.1)
+    found = fg.assess_reliability(model, X[:20], protocol, 0.1)
     zero = fg.Protocol.fit(model, X, baseline="zero")
     for differs, audited in {
         "another model": fg.audit(other, X[:20], protocol, lattice=False),

@@ -13,7 +13,7 @@ import pytest
 from small_audits import InParts, declared_model, small_audit, small_labels, whole_numbers
 
 import fragility as fg
-from fragility.certificates import LatticeDeclaration
+from fragility.certificates import BaselineComparison, LatticeDeclaration
 from fragility.errors import DataError
 from fragility.policy import fit_rule
 from fragility.report.inputs import count_found
@@ -252,7 +252,7 @@ def with_baselines(early: dict[str, int | None], rows: int = 100) -> fg.Certific
         column = f"flip_budget_{name}"
         place = table.column_names.index(column)
         table = table.set_column(place, column, pa.array(budgets, type=pa.int32()))
-    return certs.with_baselines(fg.BaselineComparison(table, found.baselines, found.depth))
+    return certs.with_baselines(BaselineComparison(table, found.baselines, found.depth))
 
 
 def test_the_finding_under_other_baselines_is_told() -> None:
@@ -280,7 +280,7 @@ def test_the_finding_under_other_baselines_is_told() -> None:
 def test_what_to_make_reliable_first_is_told() -> None:
     certs, X = small_audit(100), whole_numbers(100, 1).to_numpy()
     assert "reliable first" not in fg.Report.of(certs).markdown
-    found = fg.failure_probability(declared_model(), X, certs.protocol, 0.1)
+    found = fg.assess_reliability(declared_model(), X, certs.protocol, 0.1)
     report = fg.Report.of(certs, reliability=found)
     first = found.groups()["group"][0]
     assert "## What to make reliable first" in report.markdown and f"Make {first} reliable first: " in report.markdown

@@ -8,6 +8,7 @@ from workbench import Client, saved_audit, started
 
 import fragility as fg
 from fragility.models.loading import skops_bytes
+from fragility.modes.stability import StabilityIntervals
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +29,7 @@ def served(audited, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def moving(served) -> tuple[str, str, int, fg.StabilityIntervals]:
+def moving(served) -> tuple[str, str, int, StabilityIntervals]:
     """The id of a row, a field of numbers that flips it above, the row's place, and all intervals."""
     made, _ = served
     found = fg.find_stability_intervals(made.model, made.X, made.certs.protocol)

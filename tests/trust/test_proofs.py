@@ -35,17 +35,17 @@ def redigested(proof: dict) -> dict:
 
 def test_every_row_can_be_proved(certs, root: str) -> None:
     for cert in certs:
-        assert fg.check_proof(fg.prove(certs, cert.id), root=root)
+        assert fg.verify_proof(fg.prove(certs, cert.id), root=root)
 
 
 def test_an_audit_of_one_row(certs) -> None:
     one = certs[:1]
     proof = fg.prove(one, str(one[0].id))
-    assert proof["siblings"] == [] and fg.check_proof(proof, root=one.manifest.root_digest)
+    assert proof["siblings"] == [] and fg.verify_proof(proof, root=one.manifest.root_digest)
 
 
 def test_a_proof_of_another_audit_is_refused(certs, root: str) -> None:
-    outcome = fg.check_proof(fg.prove(certs[:20], certs[0].id), root=root)
+    outcome = fg.verify_proof(fg.prove(certs[:20], certs[0].id), root=root)
     assert [check.name for check in outcome.checks if not check.passed] == ["root"]
 
 
@@ -79,7 +79,7 @@ FORGERIES = {
 def test_a_forger_who_makes_the_digest_anew_is_caught(certs, root: str, what: str) -> None:
     proof = copy.deepcopy(fg.prove(certs, certs[5].id))
     FORGERIES[what](proof)
-    outcome = fg.check_proof(redigested(proof), root=root)
+    outcome = fg.verify_proof(redigested(proof), root=root)
     assert not outcome and "malformed" not in str(outcome), str(outcome)
 
 
@@ -105,7 +105,7 @@ def flip_bytes(path: Path, accepted, times: int, seed: int, *, white_space: bool
 
 def proof_accepted(path: Path, root: str) -> bool:
     try:
-        return bool(fg.check_proof(path, root=root))
+        return bool(fg.verify_proof(path, root=root))
     except CertificateError:
         return False
 
@@ -123,14 +123,14 @@ def test_no_changed_byte_of_a_proof_in_ten_thousand_passes(certs, root: str, tmp
 
 @pytest.mark.parametrize("times", [100, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_no_changed_byte_of_a_signature_passes(certs, tmp_path: Path, times: int) -> None:
-    public = fg.generate_key(tmp_path / "key")
+    public = fg.generate_keys(tmp_path / "key")
     audit = certs.save(tmp_path / "audit")
     envelope = fg.sign(audit, tmp_path / "key")
     flip_bytes(envelope, lambda: bool(fg.verify_signature(audit, public)), times, seed=3, white_space=True)
 
 
 def test_white_space_of_a_signature_means_nothing_and_a_field_twice_is_refused(certs, tmp_path: Path) -> None:
-    public = fg.generate_key(tmp_path / "key")
+    public = fg.generate_keys(tmp_path / "key")
     audit = certs.save(tmp_path / "audit")
     envelope = fg.sign(audit, tmp_path / "key")
     document = json.loads(envelope.read_text())
@@ -158,11 +158,11 @@ def test_the_command_line_proves_and_checks(certs, root: str, tmp_path: Path) ->
 
 
 def test_a_signed_statement_binds_the_count_too(certs, tmp_path: Path) -> None:
-    public = fg.generate_key(tmp_path / "key")
+    public = fg.generate_keys(tmp_path / "key")
     envelope = fg.sign(certs.save(tmp_path / "audit"), tmp_path / "key")
     proof = fg.prove(certs, certs[0].id, tmp_path / "proof.json")
-    assert fg.check_proof(tmp_path / "proof.json", public_key=public, signature=envelope)
-    other = fg.generate_key(tmp_path / "other")
+    assert fg.verify_proof(tmp_path / "proof.json", public_key=public, signature=envelope)
+    other = fg.generate_keys(tmp_path / "other")
     with pytest.raises(VerificationError, match="no valid signature by this key"):
-        fg.check_proof(proof, public_key=other, signature=envelope)
+        fg.verify_proof(proof, public_key=other, signature=envelope)
     assert proof_text(proof) == (tmp_path / "proof.json").read_text()

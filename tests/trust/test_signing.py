@@ -27,8 +27,8 @@ def case():
 @pytest.fixture(scope="module")
 def place(case, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("signing")
-    fg.generate_key(folder / "key")
-    fg.generate_key(folder / "other")
+    fg.generate_keys(folder / "key")
+    fg.generate_keys(folder / "other")
     protocol = fg.Protocol.fit(case.model, case.X_train, depth=3)
     protocol.save(folder / "protocol.json")
     fg.sign(folder / "protocol.json", folder / "key")
@@ -128,14 +128,14 @@ def test_another_protocols_signature_is_refused(case, place: Path, tmp_path: Pat
 
 
 def test_keys_are_private_and_never_overwritten(tmp_path: Path) -> None:
-    public = fg.generate_key(tmp_path / "key")
+    public = fg.generate_keys(tmp_path / "key")
     assert stat.S_IMODE((tmp_path / "key").stat().st_mode) == 0o600
     assert b"BEGIN PRIVATE KEY" in (tmp_path / "key").read_bytes() and b"BEGIN PUBLIC KEY" in public.read_bytes()
     with pytest.raises(VerificationError, match="never overwritten"):
-        fg.generate_key(tmp_path / "key")
+        fg.generate_keys(tmp_path / "key")
     (tmp_path / "key").unlink()
     with pytest.raises(VerificationError, match="never overwritten"):
-        fg.generate_key(tmp_path / "key")
+        fg.generate_keys(tmp_path / "key")
 
 
 def test_the_wrong_kind_of_key_is_told(place: Path) -> None:

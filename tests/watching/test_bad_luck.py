@@ -19,6 +19,7 @@ from watched_logs import START, day_rows, served_model, write_log
 
 import fragility as fg
 from fragility.certificates.parts import short_digest
+from fragility.errors import CertificateError
 from fragility.watching import sources
 from fragility.watching.events import EventBatch, EventLayout, cut_by_day, find_out_of_time
 from fragility.watching.following import LOOK_ROWS, Follower, FollowSettings
@@ -59,7 +60,7 @@ def test_parts_with_other_columns_are_refused(tmp_path, kind):
         pq.write_table(foreign, sink)
         data = bytes(sink.getvalue())
         (home / f"part-00000-{short_digest(data)}.parquet").write_bytes(data)
-        with pytest.raises(fg.CertificateError, match=r"part 0 of .* has other columns than those of a log; restore"):
+        with pytest.raises(CertificateError, match=r"part 0 of .* has other columns than those of a log; restore"):
             fg.watch(tmp_path / "copy")
         shutil.rmtree(tmp_path / "copy")
 

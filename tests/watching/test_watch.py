@@ -15,6 +15,7 @@ from small_audits import small_audit, whole_numbers
 from watched_logs import START, day_rows, served_model, write_log
 
 import fragility as fg
+from fragility.errors import CertificateError
 from fragility.serving.log import read_events
 from fragility.watching.events import (
     EventBatch,
@@ -215,14 +216,14 @@ def test_losses_match_their_twin_and_are_exact_for_one_rate():
 def test_losses_come_from_a_reliability_table_or_from_certificates(broken_log, tmp_path):
     model, protocol, names = served_model()
     rows = day_rows(50, 400, names)
-    reliability = fg.failure_probability(model, rows, protocol, 0.01, progress=False)
+    reliability = fg.assess_reliability(model, rows, protocol, 0.01, progress=False)
     reliability.save(tmp_path / "lost.json")
     given = fg.watch(broken_log, reliability=reliability)
     read = fg.watch(broken_log, reliability=tmp_path / "lost.json")
     assert given.loss.per_day == pytest.approx(read.loss.per_day) and given.loss.source == "a reliability table"
     rates = given.rates
     assert rates["income"] == pytest.approx(figures(given, "missing", "income").recent.value, abs=1e-9)
-    exact = fg.failure_probability(model, rows, protocol, rates, progress=False).lost / len(rows)
+    exact = fg.assess_reliability(model, rows, protocol, rates, progress=False).lost / len(rows)
     assert given.loss.share == pytest.approx(exact, rel=0.1)
     plain = fg.watch(broken_log).loss
     assert [each.group for each in plain.groups[:2]] == ["debt", "income"] and plain.source.startswith(
@@ -250,11 +251,11 @@ def test_reliability_of_something_else_is_refused(broken_log, tmp_path):
     model, protocol, names = served_model()
     rows = day_rows(50, 40, names)
     outages = fg.Outages.from_events([["income"], ["debt"]])
-    of_events = fg.failure_probability(model, rows, protocol, outages, progress=False)
+    of_events = fg.assess_reliability(model, rows, protocol, outages, progress=False)
     with pytest.raises(fg.DataError, match="recorded outages, which have no importance per group"):
         fg.watch(broken_log, reliability=of_events)
     renamed, other, names = served_model({"income": "salary"})
-    foreign = fg.failure_probability(renamed, day_rows(50, 40, names), other, 0.01, progress=False)
+    foreign = fg.assess_reliability(renamed, day_rows(50, 40, names), other, 0.01, progress=False)
     with pytest.raises(fg.DataError, match="of other evidence groups than the watched decisions"):
         fg.watch(broken_log, reliability=foreign)
     (tmp_path / "other.json").write_text("[]")
@@ -265,7 +266,7 @@ def test_reliability_of_something_else_is_refused(broken_log, tmp_path):
     (tmp_path / "bad.json").write_text("{")
     with pytest.raises(fg.DataError, match="is not valid JSON"):
         fg.watch(broken_log, reliability=tmp_path / "bad.json")
-    found = fg.failure_probability(model, rows, protocol, 0.01, progress=False)
+    found = fg.assess_reliability(model, rows, protocol, 0.01, progress=False)
     silent = replace(found, importance=np.full_like(found.importance, np.nan))
     with pytest.raises(fg.DataError, match="says nothing of 'income', which never fails in it"):
         tabulate_losses(silent, protocol.group_names)
@@ -408,7 +409,7 @@ def test_damaged_logs_are_refused(tmp_path):
     with pytest.raises(fg.DataError, match="has no sealed rows yet; watch it again later"):
         fg.watch(empty)
     (empty / "log.json").write_text('{"format": "other"}')
-    with pytest.raises(fg.CertificateError, match="has format 'other'"):
+    with pytest.raises(CertificateError, match="has format 'other'"):
         fg.watch(empty)
 
 

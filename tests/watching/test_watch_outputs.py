@@ -10,6 +10,7 @@ from watched_logs import write_log
 
 import fragility as fg
 from fragility.report import is_report
+from fragility.watching import Alarm
 from fragility.watching.prometheus import escape_label
 
 HOSTILE = 'in<b>&"co\\me\n\u202e\x1b[2J'
@@ -80,12 +81,12 @@ def test_the_terminal_shows_controls_instead_of_obeying_them(hostile):
 def test_an_alarm_is_told_in_its_own_terms():
     day = dt.date(2026, 1, 5)
     common = {"day": day, "decision_number": 9, "since": day, "decisions": 50, "changed": None, "closed": day}
-    fall = fg.Alarm("decision", "yes", "down", value=0.2, reference=0.4, bound=0.3, affected=10, **common)
+    fall = Alarm("decision", "yes", "down", value=0.2, reference=0.4, bound=0.3, affected=10, **common)
     assert fall.sentence() == (
         "decisions for yes: raised on 2026-01-05; 20% since 2026-01-05 until 2026-01-05, was 40% (at least 30% is "
         "admitted); 10 decisions fewer than in the reference"
     )
-    odd = fg.Alarm("out_of_range", "age", "up", value=0.2, reference=0.0, bound=0.01, affected=1, **common)
+    odd = Alarm("out_of_range", "age", "up", value=0.2, reference=0.0, bound=0.01, affected=1, **common)
     assert odd.sentence().endswith("(at most 1% is admitted); 1 decision made on such a value")
 
 

@@ -7,7 +7,7 @@ scores rows that are bound once, and it tries variants of formulas that a user h
 from fragility.arrays import DEFAULT_BYTE_BUDGET
 from fragility.auditing.certifying import PartAuditor, TracedRows
 from fragility.blocks.claims import claims_from
-from fragility.calibration import scaled_probabilities
+from fragility.calibration import FragilityTemperature, scaled_probabilities
 from fragility.certificates import Claims
 from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.blackbox import trace_blackbox
@@ -54,7 +54,8 @@ from fragility.ranking.scores import (
     random_order_score,
     rcma_along,
 )
-from fragility.resmlp import Device
+from fragility.resmlp import Device, FragilityPenalty
+from fragility.saving import NanEqual
 from fragility.scores import (
     EARLY,
     clipped_probabilities,
@@ -68,7 +69,7 @@ from fragility.scores import (
     rcma,
     softmax_probabilities,
 )
-from fragility.search import failing_sets_of_rows
+from fragility.search import FailingSets, failing_sets_of_rows
 from fragility.stress.declaration import outage_events
 from fragility.stress.draws import Words, strikes, uniforms
 from fragility.stress.labels import MOST_DONORS, BrittleLabels, collapse_under, label_rows, run_stress_rows, with_donors
@@ -86,9 +87,13 @@ __all__ = [
     "Device",
     "Donor",
     "EvidenceRows",
+    "FailingSets",
+    "FragilityPenalty",
+    "FragilityTemperature",
     "Layout",
     "MeanInterval",
     "ModeLosses",
+    "NanEqual",
     "NativeEngine",
     "PairedDifference",
     "PartAuditor",

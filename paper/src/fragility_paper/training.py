@@ -11,7 +11,7 @@ from sklearn.pipeline import Pipeline
 
 import fragility as fg
 from fragility_paper.data import Dataset, Split, column_fields, preprocessing
-from fragility_paper.library import Device
+from fragility_paper.library import Device, FragilityPenalty
 from fragility_paper.models import ModelSpec
 
 
@@ -66,7 +66,7 @@ def train_hardened(
 def _residual_network(model: ModelSpec, seed: int, groups: tuple[str, ...], device: Device) -> Any:
     settings = dict(model.settings)
     alpha, beta = settings.pop("alpha", 0.0), settings.pop("beta", 0.0)
-    penalty = fg.FragilityPenalty(alpha=alpha, beta=beta, groups=groups) if alpha else None
+    penalty = FragilityPenalty(alpha=alpha, beta=beta, groups=groups) if alpha else None
     return fg.ResMLPClassifier(**settings, penalty=penalty, device=device, n_jobs=1, progress=False, random_state=seed)
 
 

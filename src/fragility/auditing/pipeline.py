@@ -102,7 +102,7 @@ def audit(
         default the 1,000 most exposed confident rows of tree ensembles and linear models are searched, and the others
         say ``not searched``.
     rates : float, mapping or Outages, optional
-        How often evidence fails, as in :func:`failure_probability`: also say how likely each decision is lost. Implies
+        How often evidence fails, as in :func:`assess_reliability`: also say how likely each decision is lost. Implies
         ``lattice``.
     modes : bool, int or sequence of str, optional
         Which failure modes to assess, as :func:`assess_modes` does: True for all that the protocol declares, or some of
@@ -131,7 +131,7 @@ def audit(
     find_failing_sets : The search behind ``lattice``, with all its options.
     assess_modes : What ``modes`` adds, without certificates.
     find_stability_intervals : What ``intervals`` adds, without certificates.
-    failure_probability : What ``rates`` adds, and what each field has to do with it.
+    assess_reliability : What ``rates`` adds, and what each field has to do with it.
 
     Examples
     --------

@@ -71,7 +71,7 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "review": review.review, "review export": review.export,
     },
     "Sign and prove": {
-        "keygen": trust.keygen, "sign": trust.sign, "prove": trust.prove, "check-proof": trust.check_proof,
+        "keygen": trust.keygen, "sign": trust.sign, "prove": trust.prove, "check-proof": trust.verify_proof,
         "pack": pack.pack, "pack check": pack.check,
     },
     "Judge and correct": {

@@ -40,8 +40,10 @@ from fragility.wording import (
 if TYPE_CHECKING:
     from fragility.auditing.parts import Workers
     from fragility.blocks.claims import Extent
-    from fragility.certificates import AuditSummary
+    from fragility.certificates import AuditSummary, StoredAudit
+    from fragility.reliability.outcomes import FailureProbability
     from fragility.report import GivenRows, Report
+    from fragility.segments import SegmentShares
     from fragility.tables import RowSource
 
 Train = Annotated[Path | None, option("--train TRAIN", "The training rows; groups and baseline are fitted on them.")]
@@ -230,7 +232,7 @@ def audit(
     reliability = None
     if failing is not None and len(certs) <= RANKED_ROWS:
         part = source.head(len(certs))
-        reliability = fg.failure_probability(loaded, part.frame, declared, failing, ids=part.ids, engine=engine)
+        reliability = fg.assess_reliability(loaded, part.frame, declared, failing, ids=part.ids, engine=engine)
     elif failing is not None:
         note(
             f"the report does not say what to make reliable first, since there are more than {RANKED_ROWS:,} rows; "
@@ -252,8 +254,8 @@ def _find_signature(protocol: Path, named: Path | None, declared: fg.Protocol) -
 
 
 def save_after_audit(
-    certs: fg.StoredAudit, folder: Path, labels: Mapping[Any, Any] | None, words: list[str], given: GivenRows | None,
-    by: Sequence[str], reliability: fg.FailureProbability | None = None,
+    certs: StoredAudit, folder: Path, labels: Mapping[Any, Any] | None, words: list[str], given: GivenRows | None,
+    by: Sequence[str], reliability: FailureProbability | None = None,
 ) -> Report:  # fmt: skip
     """Write DIR/report.html after an audit; `words` say how to verify it. A file of somebody else's stays."""
     from fragility.report import REPORT_FILE, Report, save_beside, verify_command
@@ -340,7 +342,7 @@ def _choose_workers(on: str | None, count: int | None) -> Workers | None:
     raise ClusterError(f"--on must be ray or spark, got {on!r}")
 
 
-def _print_summary(certs: fg.StoredAudit, folder: Path, seconds: float, segments: Sequence[fg.SegmentShares]) -> None:
+def _print_summary(certs: StoredAudit, folder: Path, seconds: float, segments: Sequence[SegmentShares]) -> None:
     summary = certs.summary()
     console = out()
     console.print(f"{summary.rows} certificates in {folder} ({seconds:.1f} s, engine {certs.engine})")
@@ -367,7 +369,7 @@ def describe_early_flips(summary: AuditSummary) -> str:
     return f"{sure}. {flips}. {describe_counting(early, summary.early_on_path)}"
 
 
-def block_lines(certs: fg.Certificates | fg.StoredAudit) -> list[str]:
+def block_lines(certs: fg.Certificates | StoredAudit) -> list[str]:
     """Which predictions have their failure modes assessed, and which have stability intervals, in words."""
     found = []
     if (modes := certs.modes_declaration) is not None:
@@ -380,14 +382,14 @@ def block_lines(certs: fg.Certificates | fg.StoredAudit) -> list[str]:
     return found
 
 
-def name_predictions(certs: fg.Certificates | fg.StoredAudit, some: Sequence[Any] | None, advice: str) -> str:
+def name_predictions(certs: fg.Certificates | StoredAudit, some: Sequence[Any] | None, advice: str) -> str:
     """Return which predictions a block speaks of: some of the confident ones, or all."""
     if some is None:
         return f"all {len(certs):,} predictions"
     return f"{write_count(len(some), 'confident prediction')}; {advice}"
 
 
-def dependence_lines(certs: fg.Certificates | fg.StoredAudit) -> list[str]:
+def dependence_lines(certs: fg.Certificates | StoredAudit) -> list[str]:
     """How much the finding depends on the baseline, as a table and in words."""
     found = certs.baselines
     if found is None:
@@ -400,7 +402,7 @@ def dependence_lines(certs: fg.Certificates | fg.StoredAudit) -> list[str]:
     return [*str(found).splitlines(), *artificial]
 
 
-def lattice_lines(certs: fg.Certificates | fg.StoredAudit, summary: AuditSummary) -> list[str]:
+def lattice_lines(certs: fg.Certificates | StoredAudit, summary: AuditSummary) -> list[str]:
     """What the lattice block adds to a summary, in words."""
     declared = certs.lattice_declaration
     if declared is None:

@@ -52,7 +52,8 @@ def calibrate(
     import numpy as np
     import pandas as pd
 
-    from fragility.calibration import calibration_report, corrections
+    from fragility.calibration import FragilityTemperature, calibration_report, corrections
+    from fragility.drawing.displays import FragileCalibrationDisplay
 
     if picture is not None and test is None:
         raise DataError("--picture draws the --test rows; name them with --test")
@@ -83,7 +84,7 @@ def calibrate(
         return loaded.probabilities(rows.X[order]), certificates.claims.fds
 
     p, fds = ask(given)
-    fitted = fg.FragilityTemperature(classes=loaded.classes).fit(p, labels, fds)
+    fitted = FragilityTemperature(classes=loaded.classes).fit(p, labels, fds)
     fitted.save(out)
     plain, best = fitted.validation_nll_[0.0], fitted.validation_nll_[fitted.eta_]
     say(f"T0 = {fitted.temperature_:.4g}, eta = {fitted.eta_:g}, written to {out}")
@@ -95,7 +96,7 @@ def calibrate(
         truth = np.asarray(tested.labels)
         say(str(calibration_report(fitted, p, truth, fds)))
         if picture is not None:
-            methods, kind = corrections(fitted, p, fds), fg.FragileCalibrationDisplay
+            methods, kind = corrections(fitted, p, fds), FragileCalibrationDisplay
             draw(kind.from_predictions(truth, methods, fds, classes=loaded.classes), picture)
     if new is not None and probabilities is not None:
         p, fds = ask(new)

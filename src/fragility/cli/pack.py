@@ -70,22 +70,25 @@ def pack(
 
       fragility pack audit/ --key audit-key --author "M. Okafor" --date 2026-11-18 --out pack.zip
     """
+    from fragility.parity import ModelParity
+    from fragility.reliability.outcomes import FailureProbability
+
     if labels is None:
         refuse_without("--labels", context, "target", "id_column")
     if not parity:
         refuse_without("--parity", context, "values")
     plan_pack(out_path)
     form = csv.form(labels, stress)
-    written = fg.pack_evidence(
+    written = fg.pack(
         directory,
         out_path,
         rules=rules,
         against=against,
         labels=read_labels(labels, target, id_column, form),
         stress=None if stress is None else read_stress_labels(stress, form),
-        parity=[fg.ModelParity.load(path) for path in parity or ()],
+        parity=[ModelParity.load(path) for path in parity or ()],
         values=values,
-        reliability=None if reliability is None else fg.FailureProbability.load(reliability),
+        reliability=None if reliability is None else FailureProbability.load(reliability),
         min_confidence=min_confidence,
         certificates=not without_certificates,
         key=key,
@@ -115,7 +118,7 @@ def check(
 
       fragility pack check pack/ --public-key audit-key.pub
     """
-    outcome = fg.check_pack(pack_path, audit=audit, public_key=public_key)
+    outcome = fg.verify_pack(pack_path, audit=audit, public_key=public_key)
     out().print(escape(str(outcome)))
     if not outcome:
         raise typer.Exit(EXIT_CLAIM_FAILED)

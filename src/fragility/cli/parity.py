@@ -80,7 +80,7 @@ def parity(
     given = read_rows(data, known, rows=rows, form=form)
     known.check_dropped()
     note_unlabelled(given.labels is not None, target, data)
-    found = fg.compare_models(
+    found = fg.check_parity(
         a, b, given.X, declared, tolerance=tolerance, most_rows=sample, names=(model_a, model_b), ids=given.ids
     )
     say(found.to_text(top))

@@ -50,6 +50,8 @@ def policy(
 
       fragility policy audit/ --labels wrong.parquet --by wrong --out policy.json
     """
+    from fragility.drawing.displays import ReviewPolicyDisplay
+
     plan_files({"--out": out_file, "--picture": picture}, {"--labels": labels})
     table = read_stress_labels(labels)
     certs = take_given(fg.open_audit(directory), table.column("id").to_pylist() if "id" in table.column_names else None)
@@ -64,7 +66,7 @@ def policy(
         found.save(out_file)
         note(f"written to {out_file}; next: fragility top {directory} --policy {out_file}")
     if picture is not None:
-        draw(fg.ReviewPolicyDisplay.from_policy(found), picture)
+        draw(ReviewPolicyDisplay.from_policy(found), picture)
 
 
 def describe_mismatch(by: str, stress: Mapping[str, Any] | None) -> str | None:

@@ -25,7 +25,7 @@ from fragility.text import escape_controls
 from fragility.wording import name_score
 
 if TYPE_CHECKING:
-    from fragility.certificates import AuditSummary
+    from fragility.certificates import AuditSummary, Certificate, StoredAudit
     from fragility.certificates.comparison import AuditChanges
     from fragility.formats import CsvFormat
     from fragility.intervals import Share
@@ -90,13 +90,13 @@ def top(
     out().print(tabulate_certificates(chosen, mode))
 
 
-def mode_of(certs: fg.StoredAudit, by: str) -> str | None:
+def mode_of(certs: StoredAudit, by: str) -> str | None:
     """Return the failure mode that a score is the exposure to; None if it is another score."""
     declared = certs.modes_declaration
     return by if declared is not None and by in declared.units else None
 
 
-def select_first(certs: fg.StoredAudit, policy: fg.ReviewPolicy, number: int) -> tuple[int, int, fg.Certificates]:
+def select_first(certs: StoredAudit, policy: fg.ReviewPolicy, number: int) -> tuple[int, int, fg.Certificates]:
     """Return how many predictions a policy sends to review, how many of them lack its score, and the first of them."""
     import numpy as np
     import pyarrow as pa
@@ -111,7 +111,7 @@ def select_first(certs: fg.StoredAudit, policy: fg.ReviewPolicy, number: int) ->
     return count, unscored, best
 
 
-def tabulate_certificates(certificates: list[fg.Certificate], mode: str | None = None) -> Table:
+def tabulate_certificates(certificates: list[Certificate], mode: str | None = None) -> Table:
     """Return a table with one line per prediction: its numbers, and a sentence for whoever must decide on it.
 
     mode: the failure mode that the predictions were ranked by; a prediction may not have been assessed for it.
@@ -138,7 +138,7 @@ def tabulate_certificates(certificates: list[fg.Certificate], mode: str | None =
     return table
 
 
-def take_given(audit: fg.StoredAudit, ids: Sequence[Any] | None) -> fg.Certificates:
+def take_given(audit: StoredAudit, ids: Sequence[Any] | None) -> fg.Certificates:
     """Return the certificates of the rows at hand; an audit may have many more."""
     if ids is None:
         return audit.take(range(len(audit)))
@@ -282,7 +282,7 @@ BLOCK_MEASURES: tuple[tuple[str, str, Callable[[float], str]], ...] = (
 )
 
 
-def _tabulate_audits(directories: list[Path], audits: list[fg.StoredAudit], summaries: list[AuditSummary]) -> Table:
+def _tabulate_audits(directories: list[Path], audits: list[StoredAudit], summaries: list[AuditSummary]) -> Table:
     from fragility.blocks.baselines.comparison import name_stability
 
     table = Table("")
@@ -320,7 +320,7 @@ def _print_protocols(first: Path, second: Path, change: AuditChanges) -> None:
         note(told)
 
 
-def _note_differences(audits: list[fg.StoredAudit]) -> None:
+def _note_differences(audits: list[StoredAudit]) -> None:
     """Numbers under different conditions or on different rows do not compare; say so rather than refuse."""
     from fragility.ids import id_keys
 

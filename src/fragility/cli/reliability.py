@@ -90,7 +90,7 @@ def reliability(
     form = csv.form(data, log)
     declared = read_rates(rates, log, markers, observations, form)
     loaded, pi, given = load_inputs(model, protocol, data, form, target, columns, loading, rows)
-    found = fg.failure_probability(loaded, given.X, pi, declared, ids=given.ids, engine=engine, draws=draws, seed=seed)
+    found = fg.assess_reliability(loaded, given.X, pi, declared, ids=given.ids, engine=engine, draws=draws, seed=seed)
     say(found.to_text(top))
     save_result(found, json_file, csv_file)
     if picture is not None:

@@ -83,6 +83,8 @@ def report(
 
       fragility report audit-logistic/ audit-boosting/ --out models.md
     """
+    from fragility.parity import ModelParity
+    from fragility.reliability.outcomes import FailureProbability
     from fragility.report import REPORT_FILE, SUFFIXES, Report, is_report, verify_command
 
     if data is None:
@@ -130,9 +132,9 @@ def report(
         author=author,
         purpose=purpose,
         date=date,
-        parity=[fg.ModelParity.load(path) for path in parity or ()],
+        parity=[ModelParity.load(path) for path in parity or ()],
         values=values,
-        reliability=None if reliability is None else fg.FailureProbability.load(reliability),
+        reliability=None if reliability is None else FailureProbability.load(reliability),
         signed_by=None if public_key is None else [_find_signer(folder, public_key) for folder in directories],
     )
     made.save(target_file)

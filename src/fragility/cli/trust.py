@@ -24,7 +24,7 @@ def keygen(
       fragility keygen --out audit-key
     """
     plan_files({"--out": out_file}, {})
-    public = fg.generate_key(out_file)
+    public = fg.generate_keys(out_file)
     out().print(escape(f"{out_file}: the private key, for you alone; {public}: the public one, for whoever verifies"))
 
 
@@ -62,7 +62,7 @@ def prove(
     out().print(escape(f"{out_file}: row {row} of {proof['count']}, root {proof['root_digest']}"))
 
 
-def check_proof(
+def verify_proof(
     file: Annotated[Path, argument("FILE", "What prove wrote.")],
     root: Annotated[str | None, option("--root DIGEST", "The audit's root digest, from where you trust it.")] = None,
     public_key: Annotated[
@@ -82,7 +82,7 @@ def check_proof(
 
       fragility check-proof proof.json --public-key audit-key.pub --signature audit/signature.dsse.json
     """
-    outcome = fg.check_proof(file, root=root, public_key=public_key, signature=signature)
+    outcome = fg.verify_proof(file, root=root, public_key=public_key, signature=signature)
     out().print(escape(str(outcome)))
     if not outcome:
         raise typer.Exit(EXIT_CLAIM_FAILED)

@@ -109,7 +109,7 @@ def without(
     training = None if train is None else read_rows(train, known, form=form, ids=False).X
     known.check_dropped()
     note_unlabelled(given.labels is not None, target, data)
-    found = fg.evaluate_without(
+    found = fg.evaluate_missing(
         loaded,
         given.X,
         declared or fg.Protocol.fit(loaded, training),

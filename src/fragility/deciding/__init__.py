@@ -6,7 +6,7 @@ changing    P_change: the probability that knowing them would change the decisio
 standins    the raw value in the place of a missing field
 guard       `Guard`, which checks decisions as they are made
 outcome     what a check says
-without     `evaluate_without`: fields that are known are hidden, and P_change is compared with what really changed
+missing     `evaluate_missing`: fields that are known are hidden, and P_change is compared with what really changed
 evaluation  what that gives
 hanging     the smallest failing sets of a decision, and how likely it is lost
 decisions   rows with missing fields are completed, bound and decided
@@ -14,19 +14,19 @@ decisions   rows with missing fields are completed, bound and decided
 feature_server  rows, missing and stale fields from the response of a feature server
 """
 
-from fragility.deciding.evaluation import WithoutDisplay, WithoutEvaluation
+from fragility.deciding.evaluation import MissingDisplay, MissingEvaluation
 from fragility.deciding.feature_server import ServedRows, read_feature_response
 from fragility.deciding.guard import Guard
+from fragility.deciding.missing import evaluate_missing
 from fragility.deciding.outcome import Check, Checks
-from fragility.deciding.without import evaluate_without
 
 __all__ = [
     "Check",
     "Checks",
     "Guard",
+    "MissingDisplay",
+    "MissingEvaluation",
     "ServedRows",
-    "WithoutDisplay",
-    "WithoutEvaluation",
-    "evaluate_without",
+    "evaluate_missing",
     "read_feature_response",
 ]

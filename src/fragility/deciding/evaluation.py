@@ -93,7 +93,7 @@ class CalibrationBin:
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class WithoutEvaluation(BriefRepr):
+class MissingEvaluation(BriefRepr):
     """Decisions made without fields that are known, compared with the decisions on the full rows.
 
     Attributes
@@ -127,7 +127,7 @@ class WithoutEvaluation(BriefRepr):
 
     See Also
     --------
-    evaluate_without : Makes one.
+    evaluate_missing : Makes one.
     """
 
     id: npt.NDArray[Any]
@@ -204,7 +204,7 @@ class WithoutEvaluation(BriefRepr):
         """
         save_report(path, self.to_dict, lambda: pa.Table.from_pandas(self.to_pandas(), preserve_index=False))
 
-    def plot(self, ax: Axes | Sequence[Axes] | None = None) -> WithoutDisplay:
+    def plot(self, ax: Axes | Sequence[Axes] | None = None) -> MissingDisplay:
         """Draw the calibration of ``p_change``, and expected against observed changes by set.
 
         Parameters
@@ -214,10 +214,10 @@ class WithoutEvaluation(BriefRepr):
 
         Returns
         -------
-        WithoutDisplay
+        MissingDisplay
             The picture, with its axes and figure.
         """
-        return WithoutDisplay(self.curve, self.lines).plot(ax)
+        return MissingDisplay(self.curve, self.lines).plot(ax)
 
     def to_text(self, top: int = 10) -> str:
         """Return the totals, and the sets whose decisions change most.
@@ -394,10 +394,10 @@ def calibrate_pairs(p_change: Floats, changed: Booleans) -> tuple[CalibrationBin
 
 
 @dataclass(repr=False)
-class WithoutDisplay(Display):
+class MissingDisplay(Display):
     """Whether P_change can be relied on: its calibration, and expected against observed changes by set.
 
-    :meth:`WithoutEvaluation.plot` draws it.
+    :meth:`MissingEvaluation.plot` draws it.
 
     Attributes
     ----------

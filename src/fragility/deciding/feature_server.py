@@ -96,7 +96,7 @@ def read_feature_response(
     Examples
     --------
     >>> import datetime as dt
-    >>> import fragility as fg
+    >>> from fragility.deciding import read_feature_response
     >>> response = {
     ...     "metadata": {"feature_names": ["income", "age"]},
     ...     "results": [
@@ -105,7 +105,7 @@ def read_feature_response(
     ...     ],
     ... }
     >>> now = dt.datetime(2026, 1, 2, 4, tzinfo=dt.timezone.utc)
-    >>> fg.read_feature_response(response, ["income", "age"], now=now, max_age=600)
+    >>> read_feature_response(response, ["income", "age"], now=now, max_age=600)
     ServedRows(rows=[{'income': 52000, 'age': None}], missing=[('age',)], stale=[('income',)])
     """
     if not isinstance(now, dt.datetime) or now.tzinfo is None:

@@ -55,7 +55,7 @@ class Guard:
     policy : ReviewPolicy, optional
         Says which decisions go to review.
     rates : float, mapping or Outages, optional
-        How often evidence fails, as in :func:`failure_probability`.
+        How often evidence fails, as in :func:`assess_reliability`.
     training : table, optional
         Training rows, for ``conditional``.
     conditional : bool, default=False
@@ -69,8 +69,8 @@ class Guard:
 
     See Also
     --------
-    evaluate_without : How far ``p_change`` can be relied on, measured on rows whose fields are known.
-    failure_probability : How likely decisions are lost before any field has failed.
+    evaluate_missing : How far ``p_change`` can be relied on, measured on rows whose fields are known.
+    assess_reliability : How likely decisions are lost before any field has failed.
 
     Examples
     --------

@@ -1,6 +1,6 @@
 """What a decision hangs on: its smallest failing sets, and how likely it is lost at declared rates, row by row.
 
-The same answers as `find_failing_sets` and `failure_probability` where the lattice of the model is read: it is read and
+The same answers as `find_failing_sets` and `assess_reliability` where the lattice of the model is read: it is read and
 compared with the model once, and then serves every row that comes in the same form. Other rows are asked by size, up to
 a budget that a service can afford; beyond it the path of the certificate is an upper bound.
 """

@@ -5,9 +5,9 @@ guidance  what supervisors and lawmakers ask for, and what of it an audit shows
 pages     the pages of a pack: index, and a section for a model card
 archive   how a pack lies in a folder or in a zip archive, and how one of unknown origin is read
 deriving  everything in a pack that follows from its sources
-packing   `pack_evidence` and `check_pack`
+packing   `pack` and `verify_pack`
 """
 
-from fragility.packing.packing import check_pack, pack_evidence
+from fragility.packing.packing import pack, verify_pack
 
-__all__ = ["check_pack", "pack_evidence"]
+__all__ = ["pack", "verify_pack"]

@@ -1,4 +1,4 @@
-"""pack_evidence writes a pack, check_pack makes everything in it again and compares."""
+"""`pack` writes a pack, `verify_pack` makes everything in it again and compares."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ VERIFIES = "fragility verify recomputes certificates, from the model and the row
 MOST_FIGURES = 1000  # that a pack of any version may list
 
 
-def pack_evidence(
+def pack(
     audit: str | os.PathLike[str],
     out: str | os.PathLike[str],
     *,
@@ -89,7 +89,7 @@ def pack_evidence(
 
     The pack holds the audit, its report and protocol, what else is given, and an index that says what was shown and
     what was not, with a map to the questions of supervisors and lawmakers. Every figure has its source, and
-    :func:`check_pack` computes it again. The same input gives the same bytes.
+    :func:`verify_pack` computes it again. The same input gives the same bytes.
 
     Parameters
     ----------
@@ -106,18 +106,18 @@ def pack_evidence(
     stress : BrittleLabels or pyarrow.Table, optional
         Labels of held-out stress, from :func:`label_brittle`; they are packed too.
     parity : ModelParity or sequence of ModelParity, default=()
-        Comparisons of the audited model with other artefacts of it, from :func:`compare_models`.
+        Comparisons of the audited model with other artefacts of it, from :func:`check_parity`.
     values : bool, default=False
         Whether the examples of these comparisons keep the values of their rows; else they name fields alone.
     reliability : FailureProbability, optional
-        From :func:`failure_probability`, of the audited rows.
+        From :func:`assess_reliability`, of the audited rows.
     min_confidence : float, optional
         Where confident begins; by default as the protocol declares.
     certificates : bool, default=True
         Whether to pack the certificates themselves; without them the pack names them by digest, and to check it takes
         the audit's folder.
     key : path, optional
-        A private key, as :func:`generate_key` writes it: signs the copy of the audit and the pack as a whole.
+        A private key, as :func:`generate_keys` writes it: signs the copy of the audit and the pack as a whole.
     public_key : path, optional
         The public key of whoever signed the audit before; a signature that does not hold is refused.
     title : str, default="Evidence pack"
@@ -143,7 +143,7 @@ def pack_evidence(
 
     See Also
     --------
-    check_pack : Make everything in a pack again, and compare.
+    verify_pack : Make everything in a pack again, and compare.
     verify : Recompute what the certificates claim.
 
     Examples
@@ -158,8 +158,8 @@ def pack_evidence(
     >>> certs = fg.audit(model, X[:100], fg.Protocol.fit(model, X))
     >>> with TemporaryDirectory() as home:
     ...     folder = certs.save(Path(home) / "audit")
-    ...     pack = fg.pack_evidence(folder, Path(home) / "pack.zip")
-    ...     bool(fg.check_pack(pack))
+    ...     pack = fg.pack(folder, Path(home) / "pack.zip")
+    ...     bool(fg.verify_pack(pack))
     True
     """
     source, target = Path(audit), Path(out)
@@ -246,13 +246,13 @@ def _copy_documents(
     compared = (parity,) if isinstance(parity, ModelParity) else tuple(parity)
     for place, each in enumerate(compared):
         if not isinstance(each, ModelParity):
-            raise DataError(f"parity must be what compare_models returns, got {type(each).__name__}")
+            raise DataError(f"parity must be what check_parity returns, got {type(each).__name__}")
         (folder / PARITY).mkdir(exist_ok=True)
         (each if values else each.without_values()).save(folder / PARITY / f"{place}.json")
     if reliability is not None:
         if not isinstance(reliability, FailureProbability):
             raise DataError(
-                f"reliability must be what failure_probability returns, got {type(reliability).__name__}; "
+                f"reliability must be what assess_reliability returns, got {type(reliability).__name__}; "
                 "FailureProbability.load reads a file of it"
             )
         reliability.save(folder / RELIABILITY)
@@ -326,7 +326,7 @@ def _state_pack(data: bytes) -> Statement:
 # --- checking -------------------------------------------------------------------------------------------------
 
 
-def check_pack(
+def verify_pack(
     pack: str | os.PathLike[str],
     *,
     audit: str | os.PathLike[str] | None = None,
@@ -342,7 +342,7 @@ def check_pack(
     Parameters
     ----------
     pack : path
-        What :func:`pack_evidence` wrote: a folder, or an archive.
+        What :func:`pack` wrote: a folder, or an archive.
     audit : path, optional
         The audit's folder, for a pack without certificates.
     public_key : path, optional

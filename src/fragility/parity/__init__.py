@@ -4,10 +4,10 @@ result     what a comparison found: counts by kind of state, what reveals a diff
 pairing    two models on one table: whose column is whose, which class is which, and how each is asked
 states     the states of rows: lost, missing, wrong, noisy, along the path, faded
 counting   counts that grow state by state, and the examples found so far
-comparing  `compare_models`
+comparing  `check_parity`
 """
 
-from fragility.parity.comparing import compare_models
+from fragility.parity.comparing import check_parity
 from fragility.parity.result import ModelParity
 
-__all__ = ["ModelParity", "compare_models"]
+__all__ = ["ModelParity", "check_parity"]

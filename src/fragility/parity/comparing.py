@@ -1,4 +1,4 @@
-"""compare_models: is the deployed model the one that was audited?
+"""check_parity: is the deployed model the one that was audited?
 
 A state s of a row is asked of both models. With p_A(s), p_B(s) in the same class order and tolerance t:
 
@@ -41,7 +41,7 @@ PROBE_ROWS = 16  # a change that a model refuses in all of these rows is not ask
 Judged = tuple[Floats, Floats, Booleans]  # p_A, p_B, alarm
 
 
-def compare_models(
+def check_parity(
     model_a: Any,
     model_b: Any,
     X: Any,
@@ -111,7 +111,7 @@ def compare_models(
     >>> X = X[["duration", "age", "installment_commitment"]]
     >>> trained = make_pipeline(SimpleImputer(), LogisticRegression()).fit(X[:700], y[:700])
     >>> deployed = fg.Model.wrap(lambda rows: trained.predict_proba(rows.fillna(0)), classes=["bad", "good"])
-    >>> found = fg.compare_models(trained, deployed, X[700:])
+    >>> found = fg.check_parity(trained, deployed, X[700:])
     >>> found.agrees, found["clean"].differing, found["missing"].differing
     (False, 0, 900)
     >>> list(found.smallest.changed)

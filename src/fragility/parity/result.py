@@ -258,7 +258,7 @@ class ParityExample(BriefRepr):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ModelParity(JsonFile, BriefRepr):
-    """Two artefacts of one model, compared; :func:`compare_models` makes one.
+    """Two artefacts of one model, compared; :func:`check_parity` makes one.
 
     Attributes
     ----------

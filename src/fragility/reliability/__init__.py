@@ -3,6 +3,6 @@
 rates     what the user declares: one rate per group, rates per group and mode, or recorded outages
 sampling  quasi-random subsets, for rows whose lattice is too large
 modes     groups that may be lost or wrong
-failure   `failure_probability`: which method for which row
+failure   `assess_reliability`: which method for which row
 outcomes  `FailureProbability`, the answer
 """

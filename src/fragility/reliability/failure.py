@@ -1,4 +1,4 @@
-r"""failure_probability: the chance that a decision is lost, row by row (SPEC section 14).
+r"""assess_reliability: the chance that a decision is lost, row by row (SPEC section 14).
 
 P_flip(x) = sum_S prod_{g in S} r_g prod_{g not in S} (1 - r_g) 1[S flips x]
 E_m(x)    = E[m(x with S removed)]                             two classes, in closed form
@@ -35,7 +35,7 @@ LATTICE, BOUNDS, QUASI_RANDOM, EVENTS = "lattice", "bounds", "quasi-random", "ev
 ENUMERATION = "enumeration"
 
 
-def failure_probability(
+def assess_reliability(
     model: Any,
     X: Any,
     protocol: Protocol,

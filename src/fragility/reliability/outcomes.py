@@ -94,7 +94,7 @@ class FailureProbability(JsonFile, BriefRepr):
 
     See Also
     --------
-    failure_probability : Makes one.
+    assess_reliability : Makes one.
     ReliabilityDisplay : Its picture.
     """
 

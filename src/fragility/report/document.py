@@ -106,10 +106,10 @@ class Report:
         signed_by : str or sequence of str, optional
             The key of each audit's signature, once verified with :func:`verify_signature`.
         reliability : FailureProbability, optional
-            Of a single audit's rows, from :func:`failure_probability`: what to make reliable first. Of a file that
+            Of a single audit's rows, from :func:`assess_reliability`: what to make reliable first. Of a file that
             ``fragility reliability --json`` wrote: ``FailureProbability.load``.
         parity : ModelParity or sequence of ModelParity, default=()
-            Comparisons of an audited model with other artefacts of it, from :func:`compare_models`.
+            Comparisons of an audited model with other artefacts of it, from :func:`check_parity`.
         values : bool, default=False
             Whether the examples of these comparisons keep the values of their rows; else they name fields alone.
 

@@ -54,8 +54,8 @@ class FragilityPenalty:
 
     Examples
     --------
-    >>> import fragility as fg
-    >>> fg.FragilityPenalty(groups=["age", "job", "job"]).groups
+    >>> from fragility.resmlp import FragilityPenalty
+    >>> FragilityPenalty(groups=["age", "job", "job"]).groups
     ((0,), (1, 2))
     """
 

@@ -7,13 +7,11 @@ finding   which search for which row: the whole lattice, a closed form, branch a
 
 from fragility.search.blackbox import failing_sets_of_rows
 from fragility.search.finding import find_failing_sets
-from fragility.search.found import FailingSets, MinimalSets, SearchComparison, compare_searches
+from fragility.search.found import FailingSets, MinimalSets
 
 __all__ = [
     "FailingSets",
     "MinimalSets",
-    "SearchComparison",
-    "compare_searches",
     "failing_sets_of_rows",
     "find_failing_sets",
 ]

@@ -89,8 +89,7 @@ def find_failing_sets(
     See Also
     --------
     audit : Certificates, whose path is a greedy search for such a set.
-    compare_searches : How far that path is from the smallest sets.
-    failure_probability : How likely a failing set is.
+    assess_reliability : How likely a failing set is.
     """
     rows = bind(model, X, protocol, ids=ids)
     limit = rows.n_groups if max_size is None else max_size

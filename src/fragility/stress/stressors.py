@@ -283,7 +283,7 @@ class Outages(Stressor, BriefRepr):
         return tuple(sorted({name for pattern in self.patterns for name in pattern}))
 
     def rates(self, observations: int) -> dict[str, float]:
-        """Return how often each field was unavailable, for :func:`failure_probability` with independent failures.
+        """Return how often each field was unavailable, for :func:`assess_reliability` with independent failures.
 
         Parameters
         ----------

@@ -32,7 +32,7 @@ def _libraries() -> tuple[Any, Any, Any]:
     return signer, dsse, serialization
 
 
-def generate_key(path: str | os.PathLike[str]) -> Path:
+def generate_keys(path: str | os.PathLike[str]) -> Path:
     """Make a new Ed25519 key pair: the private key in a file that only you can read, the public one beside it.
 
     Parameters

@@ -64,7 +64,7 @@ def prove(
     Returns
     -------
     dict
-        The proof as plain values; :func:`check_proof` takes it, or the file.
+        The proof as plain values; :func:`verify_proof` takes it, or the file.
 
     Raises
     ------
@@ -80,7 +80,7 @@ def prove(
     >>> model = LogisticRegression().fit(X, y)
     >>> certs = fg.audit(model, X[:100], fg.Protocol.fit(model, X))
     >>> proof = fg.prove(certs, 17)
-    >>> fg.check_proof(proof, root=certs.manifest.root_digest).verdict
+    >>> fg.verify_proof(proof, root=certs.manifest.root_digest).verdict
     'proved: the certificate of row 17 belongs to the audit with this root'
     """
     source = audit if isinstance(audit, Audit) else open_audit(audit)
@@ -124,7 +124,7 @@ def proof_text(proof: Mapping[str, Any]) -> str:
 # --- checking -------------------------------------------------------------------------------------------------
 
 
-def check_proof(
+def verify_proof(
     proof: str | os.PathLike[str] | Mapping[str, Any],
     *,
     root: str | None = None,

@@ -49,7 +49,7 @@ def sign(target: str | os.PathLike[str], key: str | os.PathLike[str]) -> Path:
     target : path
         The folder of an audit, or a protocol file.
     key : path
-        The private key (Ed25519, PEM), as :func:`generate_key` writes it.
+        The private key (Ed25519, PEM), as :func:`generate_keys` writes it.
 
     Returns
     -------
@@ -76,7 +76,7 @@ def sign(target: str | os.PathLike[str], key: str | os.PathLike[str]) -> Path:
     >>> certs = fg.audit(model, X[:100], fg.Protocol.fit(model, X))
     >>> with TemporaryDirectory() as folder:
     ...     audit = certs.save(Path(folder) / "audit")
-    ...     public_key = fg.generate_key(Path(folder) / "key")
+    ...     public_key = fg.generate_keys(Path(folder) / "key")
     ...     envelope = fg.sign(audit, Path(folder) / "key")
     ...     fg.verify_signature(audit, public_key).verdict
     'signed: the files of this audit are the ones this key signed; no claim was recomputed'

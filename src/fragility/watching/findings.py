@@ -291,7 +291,7 @@ class WatchFindings(BriefRepr):
 
     @property
     def rates(self) -> dict[str, float]:
-        """Share of recent decisions made without each evidence group, as :func:`failure_probability` takes it."""
+        """Share of recent decisions made without each evidence group, as :func:`assess_reliability` takes it."""
         return {} if self.loss is None else {each.group: each.rate for each in self.loss.groups}
 
     def headline(self) -> str:

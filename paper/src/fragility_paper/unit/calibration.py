@@ -12,6 +12,7 @@ from sklearn.pipeline import Pipeline
 import fragility as fg
 from fragility_paper.arrays import Array, Floats
 from fragility_paper.library import (
+    FragilityTemperature,
     brier_score,
     clipped_probabilities,
     expected_calibration_error,
@@ -24,7 +25,7 @@ from fragility_paper.unit.rows import AuditedPart, AuditedRows
 from fragility_paper.unit.work import Work
 
 FRAGILE_SHARE = 0.2
-Calibrator = fg.FragilityTemperature
+Calibrator = FragilityTemperature
 METRICS = {"ece": expected_calibration_error, "brier": brier_score, "nll": negative_log_likelihood}
 
 

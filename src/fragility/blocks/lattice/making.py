@@ -48,7 +48,7 @@ def declare_lattice(
 ) -> LatticeDeclaration | None:
     """Return what a block of these rows will be made with; None for no block.
 
-    rates: as in ``failure_probability``; they are of every row.
+    rates: as in ``assess_reliability``; they are of every row.
     wanted: True for every row, False for none; None for the most exposed rows, where an engine can read the model.
     """
     if wanted is False and rates is None:

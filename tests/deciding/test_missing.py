@@ -1,4 +1,4 @@
-"""evaluate_without: fields are really hidden, changes are counted as a reader would, figures are their twins'."""
+"""evaluate_missing: fields are really hidden, changes are counted as a reader would, figures are their twins'."""
 
 import json
 
@@ -16,7 +16,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import fragility as fg
 from fragility.deciding.evaluation import calibrate_pairs, summarise_pairs
-from fragility.deciding.without import choose_sets
+from fragility.deciding.missing import choose_sets
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def protocol(case):
 
 @pytest.fixture(scope="module")
 def found(case, protocol):
-    return fg.evaluate_without(case.model, case.X_test[:50], protocol, together=2, most_sets=3)
+    return fg.evaluate_missing(case.model, case.X_test[:50], protocol, together=2, most_sets=3)
 
 
 def test_hidden_fields_are_hidden_and_changes_are_real(case, protocol, found):
@@ -68,7 +68,7 @@ def test_the_headline_does_not_rank_fields(tmp_path):
     y = X["income"] > 0
     model = make_pipeline(SimpleImputer(), LogisticRegression(C=1e4)).fit(X[:400], y[:400])
     protocol = fg.Protocol.fit(model, X[:400], space="raw", catalogue=12)
-    found = fg.evaluate_without(model, X[400:], protocol)
+    found = fg.evaluate_missing(model, X[400:], protocol)
     (line,) = found.by_size
     assert line.auroc_within < line.auroc  # the second ranks the fields, too
     text = str(found)
@@ -78,7 +78,7 @@ def test_the_headline_does_not_rank_fields(tmp_path):
     told = "that of the one field with changes. Over all pairs of a row and a field, which also ranks the fields"
     assert f"{told}: {line.auroc:.3f}, " in text
     assert "nearest training rows may rank better" in text and found.catalogue == ()
-    near = fg.evaluate_without(model, X[400:], protocol, training=X[:400], conditional=True)
+    near = fg.evaluate_missing(model, X[400:], protocol, training=X[:400], conditional=True)
     assert near.catalogue == found.by_size and near.by_size[0].brier < line.brier
     assert "Use conditional for this model." in str(near) and near.to_dict()["catalogue"][0]["brier"] == line.brier
 
@@ -149,9 +149,9 @@ def test_sets_are_chosen_by_their_names_alone():
 
 def test_recorded_sets_and_conditional_values(case, protocol):
     events = fg.Outages.from_events([{"duration", "age"}, {"checking_status"}])
-    found = fg.evaluate_without(case.model, case.X_test[:20], protocol, sets=events)
+    found = fg.evaluate_missing(case.model, case.X_test[:20], protocol, sets=events)
     assert {line.hidden for line in found.lines} == {"duration + age", "checking_status"}
-    near = fg.evaluate_without(
+    near = fg.evaluate_missing(
         case.model, case.X_test[:20], protocol, sets=[["age", "duration"]], training=case.X_train, conditional=True
     )
     guard = fg.Guard(case.model, protocol, training=case.X_train, conditional=True)
@@ -164,7 +164,7 @@ def test_rows_that_lack_a_field_take_no_part():
     protocol = fg.Protocol.fit(case.model, case.X_train, space="raw", catalogue=6)
     X = case.X_test[:40]
     gappy = next(name for name in X if X[name].isna().any())
-    found = fg.evaluate_without(case.model, X, protocol, sets=[[gappy], ["purpose"]])
+    found = fg.evaluate_missing(case.model, X, protocol, sets=[[gappy], ["purpose"]])
     assert [line.pairs for line in found.lines] == [int(X[gappy].notna().sum()), 40]
 
 
@@ -173,7 +173,7 @@ def test_fields_that_cannot_be_hidden_are_named(case):
     X, y = case.X_train[["duration", "purpose"]], np.arange(len(case.X_train)) % 3 == 0
     encode = make_column_transformer((OneHotEncoder(), ["purpose"]), (StandardScaler(), ["duration"]))
     model = make_pipeline(encode, LogisticRegression()).fit(X, y)
-    found = fg.evaluate_without(model, case.X_test[list(X)][:5], fg.Protocol.paper(model, X))
+    found = fg.evaluate_missing(model, case.X_test[list(X)][:5], fg.Protocol.paper(model, X))
     assert list(found.skipped) == ["purpose"]
     assert found.skipped["purpose"].startswith("the model has no answer without it, and no raw value stands for its")
     assert "not hidden: purpose (the model has no answer without it" in str(found)
@@ -185,7 +185,7 @@ def test_hidden_fields_are_answered_by_the_imputer():
     X = X[["duration", "age", "credit_amount"]].astype(float)
     model = make_pipeline(SimpleImputer(strategy="constant", fill_value=70), StandardScaler(), LogisticRegression())
     model.fit(X[:600], y[:600])
-    pairs = fg.evaluate_without(model, X[700:760], fg.Protocol.fit(model, X[:600], catalogue=6)).pairs()
+    pairs = fg.evaluate_missing(model, X[700:760], fg.Protocol.fit(model, X[:600], catalogue=6)).pairs()
     full = model.predict(X[700:760])
     for name in X:
         own = pairs[pairs["hidden"] == name]
@@ -217,9 +217,9 @@ def test_mistakes_are_said_in_a_sentence(case, protocol):
         ({"conditional": True}, "conditional=True takes values from training rows"),
     ]:
         with pytest.raises(fg.DataError, match=message):
-            fg.evaluate_without(case.model, X, protocol, **settings)
+            fg.evaluate_missing(case.model, X, protocol, **settings)
     without_values = fg.Protocol.fit(case.model, case.X_train, modes=["lost"])
     with pytest.raises(fg.DataError, match="there is nothing to hide"):
-        fg.evaluate_without(case.model, X, without_values)
+        fg.evaluate_missing(case.model, X, without_values)
     with pytest.raises(fg.FragilityError, match=r"sparse matrix|columns"):
-        fg.evaluate_without(case.model, sp.csr_matrix(np.ones((2, X.shape[1]))), protocol)
+        fg.evaluate_missing(case.model, sp.csr_matrix(np.ones((2, X.shape[1]))), protocol)

@@ -1,4 +1,4 @@
-"""evaluate_without: hide fields that are known, decide, and compare with the decision on the full row."""
+"""evaluate_missing: hide fields that are known, decide, and compare with the decision on the full row."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from fragility.arrays import Booleans, Floats, Integers, is_count
 from fragility.auditing.auditor import Auditor
 from fragility.deciding.decisions import Decider
-from fragility.deciding.evaluation import WithoutEvaluation, WithoutLine, calibrate_pairs, summarise_pairs
+from fragility.deciding.evaluation import MissingEvaluation, WithoutLine, calibrate_pairs, summarise_pairs
 from fragility.deciding.nearest import make_neighbours
 from fragility.deciding.values import DEFAULT_DRAWS, check_draws
 from fragility.errors import DataError
@@ -27,7 +27,7 @@ MOST_TOGETHER = 5
 MEASURED = ("p_change", "confidence", "changed")
 
 
-def evaluate_without(
+def evaluate_missing(
     model: Any,
     X: Any,
     protocol: Protocol,
@@ -41,7 +41,7 @@ def evaluate_without(
     ids: Any = None,
     engine: str = "auto",
     progress: bool | Report | None = None,
-) -> WithoutEvaluation:
+) -> MissingEvaluation:
     """Hide each known field in turn, decide without it, and compare with the decision on the full row.
 
     Says whether ``p_change`` of :class:`Guard` can be relied on for this model and these rows: how many decisions
@@ -76,7 +76,7 @@ def evaluate_without(
 
     Returns
     -------
-    WithoutEvaluation
+    MissingEvaluation
         Expected against observed changes, by set and in all; calibration and ranking. A row takes no part in a set of
         which it lacks a field.
 
@@ -184,7 +184,7 @@ def collect_sets(
     skipped: dict[str, str],
     conditional: bool,
     catalogue: Sequence[HiddenSet] = (),
-) -> WithoutEvaluation:
+) -> MissingEvaluation:
     """Return the evaluation of all sets; catalogue: the same sets with values of the catalogue, if both were tried."""
 
     def summarise(label: str, some: Sequence[HiddenSet]) -> WithoutLine:
@@ -201,7 +201,7 @@ def collect_sets(
 
     p_change, changed = (np.concatenate([getattr(part, name) for part in parts]) for name in ("p_change", "changed"))
     places = np.concatenate([part.places for part in parts])
-    return WithoutEvaluation(
+    return MissingEvaluation(
         id=np.fromiter((ids[i] for i in places), dtype=object, count=len(places)),
         hidden=np.concatenate([np.full(len(part.places), " + ".join(part.names), dtype=object) for part in parts]),
         p_change=p_change,
