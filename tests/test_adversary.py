@@ -24,7 +24,7 @@ from fragility.certificates import Certificates
 from fragility.certificates.integrity import check_integrity
 from fragility.certificates.manifest import manifest_text
 from fragility.errors import ProtocolError
-from fragility.evidence.digests import input_row_digests
+from fragility.evidence.rows import input_row_digests
 from fragility.protocol import Protocol, bind
 from fragility.verification.outcome import Verification
 from fragility.verification.verifying import verify
@@ -107,7 +107,7 @@ def test_a_forger_who_says_that_only_three_rows_were_audited(certs, case, rows, 
     bound = bind(case.model, rows.iloc[order], certs.protocol)
     manifest = {
         **part.manifest.to_dict(),
-        "input": {"digest": combine_digests(input_row_digests(bound)), "rows": 3},
+        "input": {"digest": combine_digests(input_row_digests(bound.source)), "rows": 3},
         "engine": {
             **asdict(part.manifest.engine),
             "paper_evaluations": 3 * certs.protocol.states_per_row,

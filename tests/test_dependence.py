@@ -29,8 +29,7 @@ from fragility.certificates.integrity import check_integrity
 from fragility.certificates.manifest import manifest_text
 from fragility.certificates.parts import beside_name, encode_part
 from fragility.errors import CertificateError, DataError, ModelError, ProtocolError
-from fragility.evidence.digests import content_keys
-from fragility.evidence.rows import read_rows
+from fragility.evidence.rows import content_keys, read_rows
 
 FAMILIES = ("lightgbm", "logistic", "mlp")
 

@@ -28,7 +28,7 @@ from fragility.blocks.intervals.making import intervals_block
 from fragility.certificates import Certificates, IntervalsDeclaration
 from fragility.certificates.integrity import check_integrity
 from fragility.errors import CertificateError, DataError, ProtocolError
-from fragility.evidence.stability import StabilityInterval, describe_intervals
+from fragility.modes.stability import StabilityInterval, describe_intervals
 from fragility.protocol import bind
 from fragility.verification.outcome import Verification
 from fragility.verification.verifying import verify

@@ -28,7 +28,7 @@ from fragility.arrays import Floats, Integers
 from fragility.auditing.pipeline import audit
 from fragility.certificates import Certificates
 from fragility.errors import DataError, ModelError
-from fragility.evidence.declared import read_model_rows
+from fragility.evidence.rows import read_model_rows
 from fragility.models import ClassLabel, Model
 from fragility.protocol import Protocol
 from fragility.ranking.predictive import (

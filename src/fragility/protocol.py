@@ -37,12 +37,12 @@ from fragility.evidence.baselines import (
 )
 from fragility.evidence.binding import bind_fitting_rows, bind_rows, check_baseline_accepted, check_decision
 from fragility.evidence.bound import Column, EvidenceSpace, Group, InputColumn, Space
-from fragility.evidence.declared import read_model_rows
 from fragility.evidence.fields import Field
 from fragility.evidence.fitting import read_training_rows
 from fragility.evidence.groups import GroupMap, group_columns
 from fragility.evidence.modes import CATALOGUE_SIZE, DEFAULT_MODES, NO_MODES, NOISE, FailureModes, fit_modes
 from fragility.evidence.replacements import name_replacements
+from fragility.evidence.rows import read_model_rows
 from fragility.files import write_text
 from fragility.models import Decision, Model
 from fragility.schemas import (

@@ -23,7 +23,7 @@ from sklearn.preprocessing import OneHotEncoder, QuantileTransformer, StandardSc
 import fragility as fg
 from fragility.deciding import changing, decisions, hanging
 from fragility.errors import EvidenceError
-from fragility.evidence.stability import weigh_values
+from fragility.evidence.modes import weigh_values
 
 CASES = [("lightgbm", "transformed"), ("logistic", "transformed"), ("mlp", "transformed"), ("lightgbm", "raw")]
 

@@ -261,7 +261,7 @@ def tricked_table(data: bytes, chance: random.Random) -> bytes:
 
 def read_groups(sound: Path, place: Path, chance: random.Random) -> None:
     from fragility.evidence.groups import declared_groups, read_group_map
-    from fragility.evidence.tracing import Origin
+    from fragility.evidence.origins import Origin
 
     path = place / "groups.json"
     path.write_bytes(either((sound / "groups.json").read_bytes(), chance))

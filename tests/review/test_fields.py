@@ -17,8 +17,8 @@ from workbench import Audit, keys, reviewer, saved_audit, stranger, workbench
 
 import fragility as fg
 from fragility.errors import DataError
-from fragility.evidence.stability import Flip, StabilityInterval
 from fragility.modes.intervals import intervals_of_rows
+from fragility.modes.stability import Flip, StabilityInterval
 from fragility.review.queries import CaseIndex
 from fragility.review.stability import SearchTooLongError, StabilitySearch, show_fields
 from fragility.review.views import View

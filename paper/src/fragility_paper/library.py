@@ -15,9 +15,9 @@ from fragility.engines.choice import NativeEngine, choose_native, prepare_answer
 from fragility.engines.lattice.whole import find_lattice
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.evidence.agreement import original_class
-from fragility.evidence.digests import input_row_digests
 from fragility.evidence.groups import merged_fields
 from fragility.evidence.modes import values_frame
+from fragility.evidence.rows import input_row_digests
 from fragility.files import replacing, write_text
 from fragility.modes.losses import ModeLosses, losses_of_rows
 from fragility.policy import STARTS, ReviewRule, fit_rule, upper_limit

@@ -19,8 +19,9 @@ from fragility.engines.choice import ReadyEngine, prepare_answers
 from fragility.errors import DataError, EvidenceError, FragilityError, ModelError, ProtocolError
 from fragility.evidence import EvidenceRows
 from fragility.evidence.binding import bind_rows, reads_codes
+from fragility.evidence.modes import make_records
 from fragility.evidence.rebinding import Rebinding, Rebound
-from fragility.evidence.records import are_records, make_records, read_records
+from fragility.evidence.rows import are_records, read_records
 from fragility.models import Model
 from fragility.protocol import Protocol
 

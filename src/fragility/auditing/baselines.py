@@ -18,7 +18,7 @@ from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.errors import CertificateError, FragilityError, FragilityWarning, ProtocolError
 from fragility.evidence import EvidenceRows
 from fragility.evidence.agreement import BATCH_ROWS, original_class
-from fragility.evidence.digests import content_keys
+from fragility.evidence.rows import content_keys
 from fragility.ids import places_by_id
 from fragility.models import Model
 from fragility.protocol import Protocol, bind
@@ -93,7 +93,7 @@ def compare_baselines(
             sure.append(p[np.arange(len(p)), predicted])
         confidence = np.concatenate(sure)
         known = pa.table({"id": id_array(rows.ids), "confidence": confidence, "exposure": np.zeros(len(rows))})
-        few = rows.take(_choose_rows(with_content(known, content_keys(rows)), protocol))
+        few = rows.take(_choose_rows(with_content(known, content_keys(rows.source)), protocol))
         used, own = _claims_under(few, protocol, engine, byte_budget)
         return compare_rows(few, protocol, own, used, byte_budget)
     if certificates.protocol.digest != protocol.digest:
@@ -104,7 +104,7 @@ def compare_baselines(
     places, missing = places_by_id(table.column("id").to_pylist(), rows.ids)
     if missing:
         raise CertificateError(f"row {missing[0]!r} of the certificates is not among the rows given")
-    chosen = _choose_rows(with_content(table, content_keys(rows.take(places.tolist()))), protocol)
+    chosen = _choose_rows(with_content(table, content_keys(rows.source.take(places.tolist()))), protocol)
     table, few = table.take(pa.array(chosen)), rows.take(places[chosen].tolist())
     return compare_rows(few, protocol, stated_claims(table), certificates.engine, byte_budget)
 

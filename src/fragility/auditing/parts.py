@@ -33,8 +33,7 @@ from fragility.canonical import combine_digests, digest_bytes
 from fragility.certificates.parts import encode_part, part_name
 from fragility.engines.trace import HandedOver
 from fragility.errors import ClusterError, DataError, FragilityError
-from fragility.evidence.digests import content_keys, input_row_digests
-from fragility.evidence.rows import Rows, read_rows
+from fragility.evidence.rows import Rows, content_keys, input_row_digests, read_rows
 from fragility.ids import id_keys
 from fragility.merkle import DIGEST_BYTES
 from fragility.protocol import Protocol
@@ -246,7 +245,7 @@ class PartMaker:
             input_digest = combine_digests([input_digests_of(auditor, part)])
         else:
             certified = auditor.certify(traced)
-            inputs, claims = b"".join(input_row_digests(traced.rows)), certified.table
+            inputs, claims = b"".join(input_row_digests(traced.rows.source)), certified.table
             input_digest, data = combine_digests([inputs]), encode_part(claims)
             blocks = {kind: encode_part(table) for kind, table in certified.beside.items()}
             files = (data, *blocks.values())
@@ -264,7 +263,7 @@ class PartMaker:
             )
         kept, choices = None, Choices.of(auditor)
         if choices and claims is not None:
-            contents = content_keys(read_part(auditor, part) if traced is None else traced.rows)
+            contents = content_keys(read_part(auditor, part) if traced is None else traced.rows.source)
             candidates = KeptRows(part.frame, part.ids, with_content(claims.select(KEPT_CLAIMS), contents))
             kept = candidates.take(choices.every(candidates.claims))
         keys = b"" if part.numbered else id_keys(part.ids).tobytes()

@@ -26,7 +26,7 @@ from fragility.engines.choice import ReadyEngine
 from fragility.engines.trace import HandedOver, Progress
 from fragility.errors import ProtocolError
 from fragility.evidence import EvidenceRows
-from fragility.evidence.digests import content_keys, input_row_digests
+from fragility.evidence.rows import content_keys, input_row_digests
 from fragility.merkle import hashed_leaves
 from fragility.models import Model
 from fragility.progress import progress_bar
@@ -175,7 +175,7 @@ def certify_rows(
         starts = range(0, n, size)
         beside = ThreadPoolExecutor(1)  # hashes the input, which needs no model and need not wait for a trace
         try:
-            inputs = [beside.submit(input_row_digests, rows.between(start, start + size)) for start in starts]
+            inputs = [beside.submit(input_row_digests, rows.source.between(start, start + size)) for start in starts]
             hashing = beside.submit(lambda: combine_digests(chain.from_iterable(part.result() for part in inputs)))
 
             def trace(start: int) -> TracedRows:
@@ -197,7 +197,7 @@ def certify_rows(
 def finish_few(auditor: PartAuditor, traced: TracedRows) -> Certificates:
     """Return the certificates of few traced rows, made in this thread."""
     part, rows = auditor.certify(traced), traced.rows
-    audited = AuditedRows(combine_digests(input_row_digests(rows)), len(rows))
+    audited = AuditedRows(combine_digests(input_row_digests(rows.source)), len(rows))
     return _join_parts(auditor, [part], hashed_leaves([part.digests]), audited)
 
 
@@ -247,7 +247,7 @@ def add_blocks(
     if assessed is not None:
         margin, own = certs.table.column("margin").to_numpy(), rows
         if (choice := assessed.choice(protocol)) is not None:
-            places = choice.choose(with_content(certs.table, content_keys(rows)))
+            places = choice.choose(with_content(certs.table, content_keys(rows.source)))
             margin, own = margin[places], rows.take(places.tolist())
         with progress_bar("failure modes", progress) as tell:
             certs = certs.with_modes(modes_of_rows(own, protocol, assessed, margin, byte_budget, tell), assessed)

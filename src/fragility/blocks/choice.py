@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fragility.arrays import Integers
-from fragility.evidence.digests import CONTENT_BYTES
+from fragility.evidence.rows import CONTENT_BYTES
 from fragility.ids import id_keys
 
 CONTENT = "content"  # a column of 16 bytes per row, by which rows are chosen where they are at hand

@@ -13,8 +13,8 @@ from fragility.blocks.modes import ModeCost, ModesDeclaration, costs_of_row
 from fragility.drawing.curve import MarginCurve, draw_curve_svg, draw_curve_text
 from fragility.drawing.svg import draw_table, escape, put_side_by_side
 from fragility.errors import CertificateError
-from fragility.evidence.stability import SHOWN_INTERVALS, StabilityInterval, describe_intervals
 from fragility.models import ClassLabel
+from fragility.modes.stability import SHOWN_INTERVALS, StabilityInterval, describe_intervals
 from fragility.protocol import Protocol
 from fragility.text import escape_controls
 from fragility.wording import (

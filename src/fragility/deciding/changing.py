@@ -41,9 +41,8 @@ from fragility.deciding.values import (
 from fragility.errors import DataError
 from fragility.evidence import EvidenceRows
 from fragility.evidence.codec import call_model
-from fragility.evidence.fields import conform_rows
 from fragility.evidence.modes import tabulate_catalogue, values_frame
-from fragility.evidence.rows import Rows, Scalar, native_like
+from fragility.evidence.rows import Rows, Scalar, conform_rows, native_like
 from fragility.protocol import Protocol
 from fragility.reliability.sampling import estimate_probability
 from fragility.scores import predicted_class, support_margin

@@ -22,10 +22,8 @@ from fragility.deciding.standins import fill_column, find_standins
 from fragility.errors import DataError, EvidenceError, FragilityError
 from fragility.evidence import EvidenceRows
 from fragility.evidence.agreement import original_class
-from fragility.evidence.declared import read_model_rows
-from fragility.evidence.records import are_records
-from fragility.evidence.rows import Rows, Scalar, list_names, native_like, row_ids
-from fragility.evidence.stability import weigh_values
+from fragility.evidence.modes import weigh_values
+from fragility.evidence.rows import Rows, Scalar, are_records, list_names, native_like, read_model_rows, row_ids
 from fragility.protocol import Protocol
 
 Names = Collection[str]

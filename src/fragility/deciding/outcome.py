@@ -9,8 +9,8 @@ from typing import Any, overload
 import pandas as pd
 
 from fragility.certificates import Certificate, Certificates
-from fragility.evidence.stability import StabilityInterval, describe_intervals
 from fragility.models import ClassLabel
+from fragility.modes.stability import StabilityInterval, describe_intervals
 from fragility.saving import without_nan
 from fragility.text import BriefRepr, escape_controls
 from fragility.wording import (

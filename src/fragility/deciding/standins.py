@@ -19,10 +19,9 @@ from fragility.arrays import Floats, Integers
 from fragility.errors import FragilityError
 from fragility.evidence import EvidenceRows
 from fragility.evidence.fields import Field, is_categorical, type_of, value_like
-from fragility.evidence.modes import values_frame
+from fragility.evidence.modes import values_frame, weigh_values
+from fragility.evidence.origins import find_categories
 from fragility.evidence.rows import Scalar
-from fragility.evidence.stability import weigh_values
-from fragility.evidence.tracing import find_categories
 from fragility.models.decision import to_python
 from fragility.protocol import Protocol
 

@@ -1,10 +1,9 @@
 """Evidence: what a model is handed, in groups that can be lost.
 
-rows          rows as users bring them, checked, in the model's column order
-fields        what each raw field is, and rows made to fit that; dates
-tracing       from transformed columns back to raw fields
+fields        what each raw field is, and columns made to fit that; dates
+rows          rows as users bring them, checked, in the model's column order; their digests
+origins       which raw fields each column comes from, as claimed and as tried
 groups        which columns fail together
-digests       digests of raw rows
 absence       what is missing in a row, and so cannot be lost
 bound         the evidence space of a protocol, and rows in it as a matrix that can be stressed
 codec         rows as a matrix and back, as raw fields and as the final estimator takes them
@@ -12,6 +11,7 @@ fitting       the training rows in the evidence space; means, spreads and median
 agreement     does the model agree with itself on these rows?
 binding       an evidence space applied to a model and rows
 baselines     the values that lost evidence takes, and the other baselines that a model admits
+modes         the failure modes of a protocol, and the values that it knows of each field
 replacements  what each raw field becomes when it is lost
 """
 

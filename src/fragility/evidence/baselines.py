@@ -21,18 +21,9 @@ from fragility.errors import Advice, DataError, EvidenceError, FragilityError
 from fragility.evidence.binding import CONFIRM_ROWS, bind_fitting_rows
 from fragility.evidence.bound import Column, EvidenceRows, EvidenceSpace, Group, Space, to_floats
 from fragility.evidence.codec import dense, transform
-from fragility.evidence.fields import (
-    Field,
-    as_trained,
-    conform_rows,
-    date_text,
-    kind_of,
-    middle_date,
-    type_of,
-    value_like,
-)
+from fragility.evidence.fields import Field, as_trained, date_text, kind_of, middle_date, type_of, value_like
 from fragility.evidence.fitting import TrainingEvidence, are_whole, column_medians, mean_and_spread, whole_columns
-from fragility.evidence.rows import Rows, Scalar, native_like, read_rows
+from fragility.evidence.rows import Rows, Scalar, conform_rows, native_like, read_rows
 from fragility.models.adapter import Model
 from fragility.models.decision import to_python
 from fragility.schemas import KEY, OPTIONAL, AtLeastZero

@@ -16,11 +16,9 @@ from fragility.evidence.absence import find_absence
 from fragility.evidence.agreement import BATCH_ROWS, check_steady
 from fragility.evidence.bound import EvidenceRows, EvidenceSpace, to_floats
 from fragility.evidence.codec import RawCodec, answers_alike, call_model, dense, keeps_columns, same_answers, transform
-from fragility.evidence.declared import read_model_rows
-from fragility.evidence.fields import Field, conform_rows
-from fragility.evidence.origins import check_origins
-from fragility.evidence.rows import Rows, native_like, rows_at
-from fragility.evidence.tracing import output_names
+from fragility.evidence.fields import Field
+from fragility.evidence.origins import check_origins, output_names
+from fragility.evidence.rows import Rows, conform_rows, native_like, read_model_rows, rows_at
 from fragility.models.adapter import Model, confirm_link, labels_follow, predict_labels
 from fragility.scores import support_margin
 

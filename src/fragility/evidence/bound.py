@@ -19,8 +19,8 @@ import scipy.sparse as sp
 
 from fragility.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats, Integers, rows_within
 from fragility.evidence.absence import Absence, Spared
-from fragility.evidence.fields import Field
-from fragility.evidence.rows import Kind, Rows, Scalar
+from fragility.evidence.fields import Field, Kind
+from fragility.evidence.rows import Rows, Scalar
 from fragility.models.adapter import Model
 from fragility.models.decision import ClassLabel, Decision
 from fragility.schemas import AtLeastZero

@@ -1,4 +1,4 @@
-"""Fields: what each raw field held in the training data, and rows made to hold the same.
+"""Fields: what each raw field held in the training data, and columns made to hold the same.
 
 A model was trained with columns of certain types, and some models answer differently for the number 7, the decimal 7.0
 and the text "7". So the protocol records the type of each field, and rows of another type are turned into it where
@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -18,9 +17,9 @@ import pandas as pd
 
 from fragility.canonical import is_missing
 from fragility.errors import Advice, DataError
-from fragility.evidence.rows import Kind, Rows
 from fragility.models.decision import to_python
 
+Kind: TypeAlias = Literal["numeric", "nominal"]
 FieldType: TypeAlias = Literal["integer", "number", "boolean", "text", "date", "duration", "mixed", "empty"]
 FIELD_TYPES: tuple[str, ...] = get_args(FieldType)
 
@@ -80,49 +79,7 @@ def is_categorical(column: pd.Series) -> bool:
     return isinstance(column.dtype, pd.CategoricalDtype)
 
 
-def fields_of(rows: Rows, kinds: dict[str, Kind]) -> tuple[Field, ...]:
-    """Return the raw fields of training rows; the cells of a sparse matrix are numbers."""
-    if rows.frame is None:
-        return tuple(Field(name, kinds[name], "number") for name in rows.names)
-    found = []
-    for name in rows.names:
-        column = rows.frame[name]
-        dtype = str(column.dtype) if DTYPE.fullmatch(str(column.dtype)) else None
-        found.append(Field(name, kinds[name], type_of(column), is_categorical(column), dtype))
-    return tuple(found)
-
-
-def conform_rows(rows: Rows, fields: Sequence[Field], *, needs_categories: bool, whole: bool) -> Rows:
-    """Return ``rows`` with every field of the type it had in training; refuse a field that cannot have it.
-
-    needs_categories: the model reads categorical columns itself, so a plain column cannot stand in for one.
-    whole: fields of whole numbers must hold whole numbers (raw space); else they may hold decimals.
-    """
-    if rows.frame is None:
-        return rows
-    changed: dict[str, Any] = {}
-    dtypes = dict(zip(rows.frame.columns, rows.frame.dtypes, strict=True))
-    for field in fields:
-        if _has_type(dtypes[field.name], field):
-            continue
-        column = rows.frame[field.name]
-        fitting = _conform_column(column, field, needs_categories, whole)
-        if fitting is not column:
-            changed[field.name] = fitting
-    if not changed:
-        return rows
-    frame = rows.frame.assign(**changed)
-    if isinstance(rows.native, np.ndarray):
-        return replace(rows, frame=frame, native=frame.to_numpy())
-    if isinstance(rows.native, pd.DataFrame):
-        return replace(rows, frame=frame, native=frame)
-    import polars
-
-    columns = [polars.from_pandas(frame[name]).alias(name) for name in changed]
-    return replace(rows, frame=frame, native=rows.native.with_columns(columns))
-
-
-def _has_type(dtype: Any, field: Field) -> bool:
+def has_type(dtype: Any, field: Field) -> bool:
     """Whether every column of this dtype fits the field as it is, whatever its values."""
     if field.categorical:
         return False
@@ -132,7 +89,7 @@ def _has_type(dtype: Any, field: Field) -> bool:
     return field.type == "text" and isinstance(dtype, pd.StringDtype)
 
 
-def _conform_column(column: pd.Series, field: Field, needs_categories: bool, whole: bool) -> pd.Series:
+def conform_column(column: pd.Series, field: Field, needs_categories: bool, whole: bool) -> pd.Series:
     came = type_of(column)
     if came == "empty":
         return _conform_empty(column, field)

@@ -21,10 +21,9 @@ from fragility.canonical import beyond_doubles
 from fragility.errors import Advice, DataError, EvidenceError, FragilityWarning
 from fragility.evidence.bound import SPACES, InputColumn, Space
 from fragility.evidence.codec import answers_alike, dense, transform
-from fragility.evidence.fields import Field, fields_of, kind_of
-from fragility.evidence.origins import list_inputs, trace_origins
-from fragility.evidence.rows import Kind, Rows, list_names
-from fragility.evidence.tracing import Origin, UntraceableError, claim_origins
+from fragility.evidence.fields import DTYPE, Field, Kind, is_categorical, kind_of, type_of
+from fragility.evidence.origins import Origin, UntraceableError, claim_origins, list_inputs, trace_origins
+from fragility.evidence.rows import Rows, list_names
 from fragility.models.adapter import Model
 from fragility.models.links import lightgbm_header
 from fragility.models.wrappers import look_through, members
@@ -81,6 +80,18 @@ class TrainingEvidence:
             if kind == "numeric":
                 moments[j] = mean_and_spread(self.raw[name].to_numpy(dtype=np.float64, na_value=np.nan))
         return moments[:, 0], moments[:, 1]
+
+
+def fields_of(rows: Rows, kinds: dict[str, Kind]) -> tuple[Field, ...]:
+    """Return the raw fields of training rows; the cells of a sparse matrix are numbers."""
+    if rows.frame is None:
+        return tuple(Field(name, kinds[name], "number") for name in rows.names)
+    found = []
+    for name in rows.names:
+        column = rows.frame[name]
+        dtype = str(column.dtype) if DTYPE.fullmatch(str(column.dtype)) else None
+        found.append(Field(name, kinds[name], type_of(column), is_categorical(column), dtype))
+    return tuple(found)
 
 
 def read_training_rows(

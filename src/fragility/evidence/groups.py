@@ -12,9 +12,10 @@ import pandas as pd
 from scipy import stats
 
 from fragility.errors import Advice, EvidenceError
+from fragility.evidence.fields import Kind
 from fragility.evidence.fitting import TrainingEvidence, round_digits
-from fragility.evidence.rows import Kind, list_names
-from fragility.evidence.tracing import Origin
+from fragility.evidence.origins import Origin
+from fragility.evidence.rows import list_names
 from fragility.files import read_json
 
 GroupMap: TypeAlias = Mapping[str, str | Sequence[str]]

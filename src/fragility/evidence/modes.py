@@ -49,6 +49,7 @@ NOISE = 0.3
 NOISE_STEPS = (-1.0, -0.5, 0.5, 1.0)  # times e s
 NOISE_DIRECTIONS = {"downward": NOISE_STEPS[:2], "upward": NOISE_STEPS[2:]}  # the steps of one are equally likely
 UNIT_WEIGHTS = {"noisy": 0.5}  # of each unit in the loss of a mode; 1 in the others
+MADE_ROWS = 32
 MULTIPLE = re.compile(r"x\s*([*/])\s*(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)")
 
 
@@ -525,6 +526,41 @@ def tabulate_catalogue(catalogue: Sequence[GroupValues]) -> tuple[dict[str, list
             values[name] = own + own[:1] * (most - len(own))
         weights[: len(entry.counts), u] = np.array(entry.counts) / sum(entry.counts)
     return values, weights
+
+
+def weigh_values(modes: FailureModes, field: str) -> dict[Scalar, float]:
+    """Return the known values of a field in the catalogue, each with its share of their counts."""
+    entry = next((entry for entry in modes.catalogue if field in entry.fields), None)
+    counts: dict[Scalar, int] = {}
+    if entry is not None:
+        for values, count in zip(entry.values, entry.counts, strict=True):
+            value = values[entry.fields.index(field)]
+            if value is not None:
+                counts[value] = counts.get(value, 0) + count
+    return {value: count / sum(counts.values()) for value, count in counts.items()}
+
+
+def make_records(
+    fields: Sequence[Field], modes: FailureModes, baseline: Mapping[str, Scalar]
+) -> list[dict[str, Any]] | None:
+    """Return rows made of values that a protocol knows in raw units; None if it knows none for some field.
+
+    The values are those of the catalogue, else the ends of the training range, else the raw baseline. Each field goes
+    through its values in steps of its own, so that they meet in many ways.
+    """
+    columns: dict[str, Sequence[Scalar]] = {name: (value,) for name, value in baseline.items()}
+    columns |= {each.field: (each.low, each.high) for each in modes.ranges}
+    for entry in modes.catalogue:
+        columns |= dict(zip(entry.fields, zip(*entry.values, strict=True), strict=True))
+    columns |= {field.name: (None,) for field in fields if field.type == "empty"}
+    if any(field.name not in columns for field in fields):
+        return None
+    together = {name: i for i, entry in enumerate(modes.catalogue) for name in entry.fields}
+    step = {field.name: 2 * together.get(field.name, place) + 1 for place, field in enumerate(fields)}
+    return [
+        {name: columns[name][i * step[name] % len(columns[name])] for name in (field.name for field in fields)}
+        for i in range(MADE_ROWS)
+    ]
 
 
 def values_frame(values: Mapping[str, Sequence[Scalar]], like: pd.DataFrame) -> pd.DataFrame:

@@ -27,8 +27,7 @@ from fragility.evidence.binding import (
 )
 from fragility.evidence.bound import EvidenceRows, EvidenceSpace
 from fragility.evidence.codec import dense, transform
-from fragility.evidence.fields import conform_rows
-from fragility.evidence.rows import Rows
+from fragility.evidence.rows import Rows, conform_rows
 from fragility.models.adapter import Model, labels_follow
 
 MOST_VALUES = 10_000  # of a field that are remembered

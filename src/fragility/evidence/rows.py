@@ -1,12 +1,13 @@
-"""Rows as users bring them (pandas, polars, Arrow, arrays): checked, with one id each, columns in the model's order."""
+"""Rows as users bring them (pandas, polars, Arrow, arrays, mappings): checked, with one id each, columns in the model's
+order and of the types that they had in training."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 import narwhals as nw
 import numpy as np
@@ -14,11 +15,14 @@ import numpy.typing as npt
 import pandas as pd
 import scipy.sparse as sp
 
-from fragility.canonical import is_missing, refuse_surrogate, row_digests
+from fragility.canonical import WHOLE_BITS, Texts, is_missing, refuse_surrogate, row_digests
 from fragility.errors import Advice, DataError
+from fragility.evidence.fields import TYPE_WORDS, Field, conform_column, has_type, type_of
+from fragility.models.adapter import Model
 from fragility.models.decision import to_python
+from fragility.models.signature import TYPES, Signature
 
-Kind: TypeAlias = Literal["numeric", "nominal"]
+CONTENT_BYTES = 16
 Scalar: TypeAlias = float | int | bool | str | None
 # What to do with columns that are not the model's.
 DROPPING = Advice(
@@ -26,6 +30,17 @@ DROPPING = Advice(
     "leave them out with --drop COL (or all such columns with --ignore-extra), name the label with --target and the "
     "row id with --id",
 )
+# The types of a column's values that each of MLflow's types takes; bytes are not looked into.
+ACCEPTED = {
+    "boolean": ("boolean",),
+    "integer": ("integer",),
+    "long": ("integer",),
+    "float": ("integer", "number"),
+    "double": ("integer", "number"),
+    "string": ("text",),
+    "datetime": ("date",),
+}
+WHOSE = "the model's MLflow signature"
 
 
 @dataclass(frozen=True, eq=False)
@@ -278,6 +293,203 @@ def stacked(X: Any, others: Any) -> Any:
     return nw.concat([both[0], both[1].select(both[0].columns)]).to_native()
 
 
+# --- rows of a model ---------------------------------------------------------------------------------------------
+#
+# MLflow refuses rows whose columns are missing or of another type before the model sees them. The same rows are
+# refused here, by name. Two rules are wider than MLflow's: whole numbers may stand where numbers are declared, in any
+# width, and categories of texts where texts are.
+
+
+def read_model_rows(
+    model: Model, X: Any, expected: Sequence[str] | None = None, ids: Sequence[Hashable] | None = None
+) -> Rows:
+    """Return ``X`` as rows in the model's column order; refuse rows that contradict the model's signature.
+
+    expected: names of the columns where the model knows none.
+    """
+    if model.signature is not None:
+        _check_columns(model.signature, X)
+    if expected is None:
+        expected = model.name_columns(column_names(X))
+    rows = read_rows(X, expected, model.n_columns, ids)
+    if model.signature is not None and rows.frame is not None:
+        _check_types(model.signature, rows.frame)
+    return rows
+
+
+def _check_columns(signature: Signature, X: Any) -> None:
+    names, bare = signature.names, sp.issparse(X) or isinstance(X, (np.ndarray, list))
+    if bare or names is None:
+        width = np.shape(X)[1] if bare and np.ndim(X) == 2 else len(column_names(X)) if not bare else None
+        if width is not None and width != len(signature.columns):
+            raise DataError(f"{WHOSE} has {len(signature.columns)} columns, the rows have {width}")
+        return
+    given = column_names(X)
+    missing = [name for name in signature.required if name not in given]
+    extra = [name for name in given if name not in set(names)]
+    if missing:
+        more = f"; the data have {name_columns(extra)}, which it does not list: rename or drop" if extra else ""
+        raise DataError(f"{WHOSE} requires {name_columns(missing)}, which the data lack{more}")
+    if extra:
+        raise DataError(f"the data have {name_columns(extra)}, which {WHOSE} does not list; ", DROPPING)
+
+
+def _check_types(signature: Signature, frame: pd.DataFrame) -> None:
+    by_name = {column.name: column for column in signature.columns}
+    for i, name in enumerate(frame.columns):
+        declared = by_name[name] if signature.names is not None else signature.columns[i]
+        came = type_of(frame[name])
+        if came == "empty" or came in ACCEPTED.get(declared.type, (came,)):
+            continue
+        gaps = came == "number" and frame[name].isna().any() and "integer" in ACCEPTED[declared.type]
+        remedy = (
+            "whole numbers with gaps among them are decimals, which MLflow refuses too: fill the gaps, or log the "
+            "model with this column as double"
+            if gaps
+            else "convert it, or log the model with the signature of such rows"
+        )
+        raise DataError(
+            f"column {name!r} holds {TYPE_WORDS[came]}, and {WHOSE} says {declared.type} ({TYPES[declared.type]}); "
+            f"{remedy}"
+        )
+
+
+def conform_rows(rows: Rows, fields: Sequence[Field], *, needs_categories: bool, whole: bool) -> Rows:
+    """Return ``rows`` with every field of the type it had in training; refuse a field that cannot have it.
+
+    needs_categories: the model reads categorical columns itself, so a plain column cannot stand in for one.
+    whole: fields of whole numbers must hold whole numbers (raw space); else they may hold decimals.
+    """
+    if rows.frame is None:
+        return rows
+    changed: dict[str, Any] = {}
+    dtypes = dict(zip(rows.frame.columns, rows.frame.dtypes, strict=True))
+    for field in fields:
+        if has_type(dtypes[field.name], field):
+            continue
+        column = rows.frame[field.name]
+        fitting = conform_column(column, field, needs_categories, whole)
+        if fitting is not column:
+            changed[field.name] = fitting
+    if not changed:
+        return rows
+    frame = rows.frame.assign(**changed)
+    if isinstance(rows.native, np.ndarray):
+        return replace(rows, frame=frame, native=frame.to_numpy())
+    if isinstance(rows.native, pd.DataFrame):
+        return replace(rows, frame=frame, native=frame)
+    import polars
+
+    columns = [polars.from_pandas(frame[name]).alias(name) for name in changed]
+    return replace(rows, frame=frame, native=rows.native.with_columns(columns))
+
+
+# --- records -----------------------------------------------------------------------------------------------------
+#
+# Rows may come as mappings from fields to Python values, as a service receives them. A value becomes what the training
+# data held: 3.0 in a field of whole numbers is 3, and None is a missing value. What does not fit is left as it is, and
+# refused by name where rows are bound.
+
+
+def are_records(rows: Any) -> bool:
+    """Whether rows came as one mapping, or as a list of mappings."""
+    return isinstance(rows, Mapping) or (isinstance(rows, (list, tuple)) and any(isinstance(r, Mapping) for r in rows))
+
+
+def read_records(
+    records: Any, fields: Sequence[Field], listed: Mapping[str, Sequence[Scalar]], *, named: bool
+) -> pd.DataFrame | np.ndarray[Any, Any]:
+    """Return records as a table with one column per field, of the type that it had in training.
+
+    listed: values by field, which categorical columns know beside their own. named: the model knows its columns by
+    name; if it does not, and the fields are named as the columns of an array, they form one.
+    """
+    rows: Sequence[Any] = [records] if isinstance(records, Mapping) else list(records)
+    names = [field.name for field in fields]
+    known = set(names)
+    for place, row in enumerate(rows):
+        if not isinstance(row, Mapping):
+            raise DataError(f"row {place} must be a mapping from fields to values, got {type(row).__name__}")
+        if row.keys() != known:
+            _refuse_keys(row, names, f"row {place}" if len(rows) > 1 else "the row")
+    try:
+        columns = {
+            field.name: _make_column([row[field.name] for row in rows], field, listed.get(field.name, ()))
+            for field in fields
+        }
+        frame = pd.DataFrame(columns)
+    except UnicodeEncodeError as error:
+        raise refuse_surrogate(error) from error
+    return frame if named or names != name_places(len(names)) else frame.to_numpy()
+
+
+def _refuse_keys(row: Mapping[Any, Any], names: Sequence[str], which: str) -> None:
+    absent = [name for name in names if name not in row]
+    unknown = [str(name) for name in row if name not in set(names)]
+    if absent:
+        plural = "s" if len(absent) > 1 else ""
+        rest = f" (it has {list_names(unknown)}, which the protocol does not know)" if unknown else ""
+        raise DataError(
+            f"{which} lacks the field{plural} {list_names(absent)}{rest}; give every field, and None where its value "
+            "is missing"
+        )
+    raise DataError(
+        f"{which} has the field{'s' if len(unknown) > 1 else ''} {list_names(unknown)}, which the protocol does not "
+        "know; leave out what is no field of the model"
+    )
+
+
+def _make_column(values: list[Any], field: Field, listed: Sequence[Scalar]) -> Any:
+    """Return the values of one field as its training column held them, where they fit."""
+    gaps = [is_missing(value) for value in values]
+    if field.categorical:
+        given = [None if gap else value for value, gap in zip(values, gaps, strict=True)]
+        if any(type(value) in (list, dict, set) for value in given):
+            return pd.Series(given, dtype=object)  # refused where rows are bound
+        known = [int(v) if field.type == "integer" and isinstance(v, float) else v for v in listed]
+        return pd.Categorical(given, categories=[v for v in dict.fromkeys([*known, *given]) if v is not None])
+    if field.type in ("integer", "number") and all(
+        gap or _is_number(value) for value, gap in zip(values, gaps, strict=True)
+    ):
+        whole = field.type == "integer" and not any(gaps) and all(_is_whole(value) for value in values)
+        if whole:
+            return np.array([int(value) for value in values], dtype=np.int64)
+        return np.array([np.nan if gap else float(value) for value, gap in zip(values, gaps, strict=True)])
+    if field.type == "boolean" and not any(gaps) and all(isinstance(value, (bool, np.bool_)) for value in values):
+        return np.array(values, dtype=bool)
+    if field.dtype is not None and all(gaps):
+        return pd.Series(pd.NaT, range(len(values)), field.dtype)
+    # NaN, as tables hold it whose other rows have the value: an imputer tells it from None, and a row would be answered
+    # in one way alone and in another beside others.
+    plain = [np.nan if gap else value for value, gap in zip(values, gaps, strict=True)]
+    return pd.Series(plain, dtype=object) if all(gaps) else plain
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a value is a number that a column holds: whole ones beyond 64 bits are refused where rows are bound."""
+    if isinstance(value, (int, np.integer)):
+        return -(2**63) <= int(value) < 2**63
+    return isinstance(value, (float, np.floating))
+
+
+def _is_whole(value: Any) -> bool:
+    """Whether a number is whole; a decimal one beyond 2**53 stays what it is."""
+    return isinstance(value, (int, np.integer)) or (float(value).is_integer() and abs(value) <= 2**WHOLE_BITS)
+
+
+# --- digests -----------------------------------------------------------------------------------------------------
+
+
 def input_digests(rows: Rows) -> npt.NDArray[np.bytes_]:
     """Return one digest per row over its raw columns, ids aside."""
     return np.array(row_digests(rows.columns()), dtype="S32")
+
+
+def content_keys(rows: Rows) -> list[bytes]:
+    """Return 16 bytes per row: a hash of its raw values alone, by which rows are chosen whatever they are called."""
+    return [digest[:CONTENT_BYTES] for digest in row_digests(rows.columns())]
+
+
+def input_row_digests(rows: Rows) -> list[bytes]:
+    """Return one digest per row over its id and raw columns."""
+    return row_digests({**rows.columns(), "id\x00": Texts(map(str, rows.ids))})

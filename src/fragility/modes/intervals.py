@@ -27,9 +27,9 @@ from fragility.errors import DataError, FragilityError, ProtocolError
 from fragility.evidence import EvidenceRows
 from fragility.evidence.binding import bind_fitting_rows
 from fragility.evidence.bound import Column, Group
-from fragility.evidence.fields import Field, conform_rows
-from fragility.evidence.origins import check_claims, check_moves, known_origins
-from fragility.evidence.tracing import Origin, Origins
+from fragility.evidence.fields import Field
+from fragility.evidence.origins import Origin, Origins, check_claims, check_moves, known_origins
+from fragility.evidence.rows import conform_rows
 from fragility.modes.searching import Search
 from fragility.modes.stability import NominalStability, OrderedStability, StabilityIntervals
 from fragility.progress import Report, progress_bar

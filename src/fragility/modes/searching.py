@@ -18,12 +18,11 @@ from fragility.engines.linear import MOST_ROUNDING, GroupScores, link_for
 from fragility.evidence import EvidenceRows
 from fragility.evidence.agreement import original_class
 from fragility.evidence.fields import Field
-from fragility.evidence.modes import Range, values_frame
+from fragility.evidence.modes import Range, values_frame, weigh_values
+from fragility.evidence.origins import Origin
 from fragility.evidence.rows import Scalar
-from fragility.evidence.stability import STATES, weigh_values
-from fragility.evidence.tracing import Origin
 from fragility.modes.scales import Places, Scale
-from fragility.modes.stability import ABOVE, BELOW, NOWHERE, NominalStability, OrderedStability
+from fragility.modes.stability import ABOVE, BELOW, NOWHERE, STATES, NominalStability, OrderedStability
 from fragility.protocol import Protocol
 from fragility.scores import predicted_class, softmax_probabilities, support_margin
 from fragility.wording import BRACKETED, EXACT, MISSING, NOT_WHOLE, UNLISTED

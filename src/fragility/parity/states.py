@@ -21,10 +21,9 @@ from fragility.evidence import EvidenceRows, RowStates
 from fragility.evidence.absence import find_absence
 from fragility.evidence.baselines import with_values
 from fragility.evidence.binding import RawLayout
-from fragility.evidence.fields import conform_rows
 from fragility.evidence.modes import NOISE_DIRECTIONS, NOISE_STEPS
 from fragility.evidence.replacements import find_replacements, value_text
-from fragility.evidence.rows import Rows
+from fragility.evidence.rows import Rows, conform_rows
 from fragility.models import Model
 from fragility.modes.losses import Plan, noisy_columns
 from fragility.parity.counting import Change

@@ -23,9 +23,8 @@ from fragility.arrays import Booleans, Floats
 from fragility.canonical import is_missing
 from fragility.certificates import Audit
 from fragility.errors import Advice, DataError
-from fragility.evidence.digests import input_row_digests
 from fragility.evidence.replacements import SAMPLE, Replacement, find_replacements, value_text
-from fragility.evidence.rows import read_rows
+from fragility.evidence.rows import input_row_digests, read_rows
 from fragility.ids import GIVE_AUDITED, IdSpan, SeenIds, check_same_rows, id_keys, say_unlabelled
 from fragility.intervals import Share, difference_of, share_of
 from fragility.merkle import packed_root

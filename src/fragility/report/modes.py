@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fragility.drawing.svg import draw_paired_shares, draw_share_bar, draw_shares
-from fragility.evidence.stability import describe_intervals
+from fragility.modes.stability import describe_intervals
 from fragility.report.blocks import Block, Cell, Facts, Figure, Section, Table, Text
 from fragility.report.figures import draw_exposure
 from fragility.report.sentences import count_focus, name_focus

@@ -12,8 +12,8 @@ from typing import Any
 
 from fragility.blocks.baselines.comparison import BaselineAgreement, Stability
 from fragility.certificates.comparison import SettingDifference
-from fragility.evidence.stability import StabilityInterval
 from fragility.intervals import Difference, Share
+from fragility.modes.stability import StabilityInterval
 from fragility.parity import ModelParity
 from fragility.saving import without_nan
 from fragility.segments import SegmentShares

@@ -14,7 +14,7 @@ from fragility.arrays import Floats, Integers, is_count, is_number
 from fragility.errors import Advice, EvidenceError
 from fragility.evidence.fitting import column_moments
 from fragility.evidence.groups import raw_origin_groups
-from fragility.evidence.tracing import claim_origins, output_names
+from fragility.evidence.origins import claim_origins, output_names
 from fragility.protocol import Protocol
 from fragility.saving import without_nan
 

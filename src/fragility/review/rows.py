@@ -21,10 +21,9 @@ from fragility.errors import DataError, ModelError
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.evidence.agreement import original_class
 from fragility.evidence.fields import date_text, read_date
-from fragility.evidence.modes import Range, values_frame
+from fragility.evidence.modes import Range, values_frame, weigh_values
 from fragility.evidence.replacements import Replacement, find_replacements, value_text
 from fragility.evidence.rows import Scalar, read_rows
-from fragility.evidence.stability import weigh_values
 from fragility.ids import IdSpan, say_other_rows
 from fragility.models import Model
 from fragility.protocol import Protocol, bind

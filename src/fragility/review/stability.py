@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from datetime import date
 
 from fragility.errors import FragilityError
-from fragility.evidence.modes import Range
+from fragility.evidence.modes import Range, weigh_values
 from fragility.evidence.replacements import value_text
 from fragility.evidence.rows import Scalar
-from fragility.evidence.stability import Flip, StabilityInterval, weigh_values
 from fragility.modes.intervals import intervals_of_rows
+from fragility.modes.stability import Flip, StabilityInterval
 from fragility.protocol import Protocol
 from fragility.review.rows import WhatIf
 from fragility.review.searching import RowSearch

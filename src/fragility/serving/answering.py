@@ -14,7 +14,7 @@ from fragility.blocks.claims import schema_of
 from fragility.certificates import Certificates, Manifest
 from fragility.deciding.guard import Guard
 from fragility.errors import Advice, FragilityError, ProtocolError, name_error
-from fragility.evidence.records import make_records
+from fragility.evidence.modes import make_records
 from fragility.models import Model
 from fragility.policy import ReviewPolicy
 from fragility.protocol import Protocol

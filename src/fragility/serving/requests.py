@@ -22,7 +22,7 @@ import pandas as pd
 
 from fragility.errors import FragilityError
 from fragility.evidence.fields import TYPE_WORDS, Field
-from fragility.evidence.records import make_records
+from fragility.evidence.modes import make_records
 from fragility.evidence.rows import list_names
 from fragility.files import parse_json
 from fragility.protocol import Protocol

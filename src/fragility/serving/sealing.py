@@ -34,8 +34,7 @@ from fragility.certificates.folder import (
 from fragility.certificates.manifest import BLOCKS, AuditedRows, Manifest, place_text
 from fragility.certificates.parts import encode_part, part_name, read_columns, short_digest
 from fragility.errors import CertificateError, first_line
-from fragility.evidence.digests import input_row_digests
-from fragility.evidence.rows import read_rows
+from fragility.evidence.rows import input_row_digests, read_rows
 from fragility.files import LOG_FILE, LOG_PART_NAME, force_to_disk, write_bytes
 from fragility.merkle import hashed_leaves, root_of
 from fragility.protocol import Protocol

@@ -32,11 +32,10 @@ from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.choice import never_reads, refusal
 from fragility.evidence import EvidenceRows
 from fragility.evidence.modes import values_frame
-from fragility.evidence.stability import to_number
-from fragility.evidence.tracing import Origin
+from fragility.evidence.origins import Origin
 from fragility.modes.intervals import bind_estimator, choose_fields, search_fields
 from fragility.modes.searching import EXACT_ENGINES, Axis, Question, Search
-from fragility.modes.stability import NominalStability, StabilityIntervals
+from fragility.modes.stability import NominalStability, StabilityIntervals, to_number
 from fragility.protocol import Protocol
 from fragility.wording import BRACKETED, EXACT
 

@@ -18,8 +18,8 @@ from fragility.evidence import EvidenceRows
 from fragility.evidence.bound import to_floats
 from fragility.evidence.fields import Field
 from fragility.evidence.modes import values_frame
+from fragility.evidence.origins import find_categories
 from fragility.evidence.rows import Scalar
-from fragility.evidence.tracing import find_categories
 from fragility.models.decision import to_python
 from fragility.protocol import Protocol
 

@@ -54,7 +54,7 @@ from fragility.errors import Advice, FragilityError, ProtocolError, Verification
 from fragility.evidence import EvidenceRows
 from fragility.evidence.agreement import OtherBatches, with_ties_settled
 from fragility.evidence.baselines import find_admitted
-from fragility.evidence.digests import content_keys, input_row_digests
+from fragility.evidence.rows import content_keys, input_row_digests
 from fragility.ids import IdSpan, id_text, say_other_rows
 from fragility.merkle import packed_root
 from fragility.models import Model
@@ -251,7 +251,7 @@ class Recomputation:
                 raise VerificationError("the rows given name an id twice; every row needs its own")
             self.matched[positions[known]] = True
             self.content.add(rows, positions)
-            digests = input_row_digests(rows)
+            digests = input_row_digests(rows.source)
             self.input_digests += b"".join(
                 digest
                 for digest, counts in zip(digests, known, strict=True)
@@ -298,7 +298,7 @@ class ContentRecheck:
         # Whole numbers and texts would be different types in parts of one table.
         ids, confidence = pa.array(map(id_text, few.ids), type=pa.string()), self.loaded.confidence[positions[known]]
         table = pa.table({"id": ids, "confidence": confidence, "exposure": np.zeros(len(known))})
-        table = with_content(table, content_keys(few))
+        table = with_content(table, content_keys(few.source))
         for name, choice in self.choices.items():
             own = pa.concat_tables([self.rows[name], table]) if name in self.rows else table
             self.rows[name] = own.take(pa.array(choice.choose(own)))

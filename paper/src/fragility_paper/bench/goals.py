@@ -289,7 +289,7 @@ def parts_of(bench: Bench) -> dict[str, float]:
         "fingerprint": context,
         "trace": trace,
         "claims": lambda: auditor().certify(TracedRows(rows(), trace())),  # with their digests and table
-        "input": lambda: input_row_digests(rows()),
+        "input": lambda: input_row_digests(rows().source),
     }
     seconds = {name: _seconds(step) for name, step in steps.items()}
     native = seconds.pop("native_pass")

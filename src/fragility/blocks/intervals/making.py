@@ -17,10 +17,9 @@ from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.choice import SELF_CHECK_ROWS
 from fragility.errors import DataError
 from fragility.evidence import EvidenceRows
-from fragility.evidence.stability import STATES
 from fragility.models import ClassLabel
 from fragility.modes.intervals import bind_estimator, choose_fields, find_single, intervals_of_rows
-from fragility.modes.stability import ABOVE, BELOW, NominalStability, OrderedStability, StabilityIntervals
+from fragility.modes.stability import ABOVE, BELOW, STATES, NominalStability, OrderedStability, StabilityIntervals
 from fragility.progress import Report
 from fragility.protocol import Protocol
 from fragility.wording import BRACKETED, EXACT

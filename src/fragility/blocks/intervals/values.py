@@ -1,6 +1,6 @@
 """The intervals block: how far each field of a row may move before the decision flips, beside the other claims.
 
-Per field of the declaration, with the words of `fragility.evidence.stability`:
+Per field of the declaration, with the words of `fragility.modes.stability`:
 
     ordered field   state, own value, low and high end, nearest flip below and above with the class predicted there
     nominal field   state, own value, the categories that flip the decision with the class predicted at each
@@ -37,17 +37,9 @@ from fragility.blocks.claims import (
 )
 from fragility.errors import CertificateError
 from fragility.evidence.fields import Field, read_date
-from fragility.evidence.modes import Range
-from fragility.evidence.stability import (
-    STATES,
-    Flip,
-    StabilityInterval,
-    count_room,
-    measure_room,
-    to_number,
-    weigh_values,
-)
+from fragility.evidence.modes import Range, weigh_values
 from fragility.models import ClassLabel
+from fragility.modes.stability import STATES, Flip, StabilityInterval, count_room, measure_room, to_number
 from fragility.protocol import Protocol
 from fragility.wording import BRACKETED, EXACT, NOT_WHOLE, UNLISTED
 
