@@ -12,9 +12,11 @@ from naive import naive_certificate
 from pipelines import FAMILIES, SEED, estimator, fitted, numeric_names, preprocessing, split
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.calibration import CalibratedClassifierCV
+from sklearn.compose import make_column_transformer
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier
 from sklearn.frozen import FrozenEstimator
+from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression, SGDClassifier
 from sklearn.model_selection import FixedThresholdClassifier, TunedThresholdClassifierCV
 from sklearn.naive_bayes import GaussianNB
@@ -509,8 +511,29 @@ def test_preprocessing_that_depends_on_its_batch_is_refused() -> None:
     X_train, y, X = numbers()
     centre = FunctionTransformer(lambda rows: rows - rows.mean(axis=0), feature_names_out="one-to-one")
     model = make_pipeline(centre, LogisticRegression()).fit(X_train, y)
-    with pytest.raises(fg.ModelError, match="depends on the other rows of its batch"):
+    with pytest.raises(fg.ModelError, match="depends on the other rows of its batch") as refused:
         certified(model, X_train, X)
+    step = (
+        "its step 'functiontransformer' (FunctionTransformer) makes something else of a row among other rows; replace"
+    )
+    assert step in str(refused.value)
+
+
+class KNNImputer(SimpleImputer):
+    """Like its namesake where neighbours are equally far: the batch decides which of them it takes."""
+
+    def transform(self, X):
+        return super().transform(X) + 1e-3 * len(X)
+
+
+def test_an_imputer_that_depends_on_its_batch_is_named_with_what_to_do() -> None:
+    X_train, y, X = numbers()
+    inside = make_column_transformer((make_pipeline(StandardScaler(), KNNImputer()), [0, 1]), remainder="passthrough")
+    model = make_pipeline(inside, LogisticRegression()).fit(X_train, y)
+    with pytest.raises(fg.ModelError, match="depends on the other rows of its batch") as refused:
+        certified(model, X_train, X, space="raw")
+    told = str(refused.value)
+    assert "its step 'knnimputer' (KNNImputer) makes something else" in told and "SimpleImputer or IterativeImp" in told
 
 
 def test_preprocessing_that_counts_its_rows_is_refused() -> None:

@@ -207,6 +207,22 @@ def test_equal_shares_of_other_rows_depend_on_the_baseline_in_rows():
     assert found.section()["agreements"][0]["in_rows"] == "depends"
 
 
+def test_a_stable_finding_says_where_one_group_tells_otherwise():
+    """The verdict is about two groups; a reader of the table sees the column of one group beside it."""
+    ones = {"b0": 40, "b1": 40, "b2": 0}  # of the 50 rows that flip early under each, so many flip within one
+    claims = [
+        (name, np.select([np.arange(500) < n, np.arange(500) < 50], [1, 2], 5), np.zeros(500))
+        for name, n in ones.items()
+    ]
+    found = BaselineComparison(dependence.comparison_table(list(range(500)), claims), tuple(ones), 4)
+    assert found.verdict == "stable"
+    assert found.sentence().endswith("; not so within one group: 8% flip under b0, but 0% under b2")
+    name = dependence.name_stability(found)
+    assert name == "stable across baselines (within two groups; within one it differs under b2)"
+    alike = BaselineComparison(found.table, ("b0", "b1"), 4)
+    assert "one group" not in alike.sentence() and dependence.name_stability(alike) == "stable across baselines"
+
+
 def test_few_confident_rows_are_too_few_to_tell():
     found = compare({0, 1}, {0, 1}, rows=5)
     assert found.verdict == "too_few_rows" and found.disagreeing == ()

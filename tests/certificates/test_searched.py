@@ -218,7 +218,8 @@ def test_a_smaller_known_set_is_in_the_sentence(case, protocol, rows):
     assert "but without age (→ typical) and job (→ typical) it flips, which the path of 4 removals" in holds.sentence()
     assert "it flips, which the path of 4 removals does not show" in holds.sentence()
     flips = replace(holds, flipped=True, flip_budget=3, path=("a", "b", "c", "d"))
-    assert "without a, b and c it flips" in flips.sentence() and "the loss of age and job is enough" in flips.sentence()
+    text = flips.sentence()
+    assert "without a, b and c it flips" in text and "the loss of age (→ typical) and job (→ typical) is enough" in text
     black_box = replace(flips, smallest_state=None, smallest_size=None, smallest_set=None)
     assert black_box.sentence().endswith(f"; {ONE_WAY}, and fewer groups may be enough")
 

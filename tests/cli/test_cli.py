@@ -124,6 +124,8 @@ def test_top_lists_the_most_fragile_confident_predictions(made):
 def test_top_says_when_nothing_is_confident(made):
     done = run("top", made / "audit", "--min-confidence", "1.0")
     assert done.code == 0 and "none of the 60 predictions" in done.out
+    surest = max(cert.confidence for cert in fg.Certificates.load(made / "audit"))
+    assert f"the surest has {surest:.1%}, and --min-confidence takes less sure ones" in " ".join(done.out.split())
 
 
 def test_compare_shows_audits_side_by_side(made, tmp_path):

@@ -7,6 +7,7 @@ import warnings
 import numpy as np
 import pytest
 from lightgbm import LGBMClassifier
+from sklearn.compose import make_column_transformer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
@@ -55,6 +56,21 @@ def test_a_model_that_is_asked_as_a_black_box_says_why(make, reason, numbers):
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         fg.audit(model, X[:5], protocol)  # once is enough
+
+
+def test_a_black_box_under_one_baseline_is_not_said_of_the_whole_audit():
+    X, y = fg.load_credit_g()
+    X = X[["checking_status", "purpose", "duration"]].astype({"checking_status": str, "purpose": str})
+    made = make_column_transformer((OneHotEncoder(handle_unknown="ignore"), [0, 1]), remainder="passthrough")
+    model = make_pipeline(made, LGBMClassifier(n_estimators=5, verbose=-1, n_jobs=1)).fit(X, y)
+    protocol = fg.Protocol.fit(model, X, min_confidence=0.6, depth=2, severities=(1.0,))
+    warn_once.cache_clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        assert fg.audit(model, X[:20], protocol).engine == "trees"
+    only = "black box where the finding is compared under the baseline 'missing', and only there, which is slower"
+    with pytest.warns(UserWarning, match=only):
+        fg.compare_baselines(model, X[:20], protocol)
 
 
 def test_an_audit_without_a_protocol_says_how_to_make_one(numbers):

@@ -397,3 +397,11 @@ def test_fields_are_marked_with_their_groups(audited, bench):
     traced = groups_of_fields(protocol, fg.Model.wrap(audited.model))
     assert traced["savings_status"] == traced["credit_amount"] == ("money",) and traced["age"] == ("time",)
     assert groups_of_fields(protocol)["savings_status"] == ("money",)  # the protocol says which fields a column is of
+
+
+def test_a_mistyped_row_is_refused_without_reading_every_id(bench, monkeypatch):
+    first = bench.cases.names()[:3]
+    monkeypatch.setattr(CaseIndex, "names", lambda self: pytest.fail("every id was read"))
+    with pytest.raises(CertificateError) as refused:
+        bench.cases.find_row("L07031")
+    assert str(refused.value) == f"this audit has no row 'L07031'; ids run like {first}"

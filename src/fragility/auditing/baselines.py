@@ -130,7 +130,8 @@ def compare_rows(
     claims = [(protocol.baseline, *own)]
     for name in protocol.alternatives:
         other = protocol.with_baseline(name)
-        claims.append((name, *_claims_under(bound_under(rows, protocol, other), other, others, byte_budget)[1]))
+        where = f" where the finding is compared under the baseline {name!r}, and only there"
+        claims.append((name, *_claims_under(bound_under(rows, protocol, other), other, others, byte_budget, where)[1]))
     baselines = tuple(name for name, *_ in claims)
     return BaselineComparison(comparison_table(rows.ids, claims), baselines, protocol.depth)
 
@@ -141,9 +142,11 @@ def bound_under(rows: EvidenceRows, declared: Protocol, other: Protocol) -> Evid
     return bind(rows.model, rows.source.native, other, rows.ids, tried=tried)
 
 
-def _claims_under(rows: EvidenceRows, protocol: Protocol, engine: str, byte_budget: int) -> tuple[str, OneBaseline]:
-    """Return the engine that was used, and what it found."""
-    auditor = PartAuditor.of(rows, protocol, engine, byte_budget)
+def _claims_under(
+    rows: EvidenceRows, protocol: Protocol, engine: str, byte_budget: int, where: str = ""
+) -> tuple[str, OneBaseline]:
+    """Return the engine that was used, and what it found; where: of which baseline a warning speaks."""
+    auditor = PartAuditor.of(rows, protocol, engine, byte_budget, where)
     claims = claims_from(auditor.trace(rows), rows, protocol)
     return auditor.engine, (claims.flip_budget, claims.exposure)
 

@@ -75,10 +75,15 @@ class PartAuditor:
 
     @classmethod
     def of(
-        cls, rows: EvidenceRows, protocol: Protocol, engine: str = "auto", byte_budget: int = DEFAULT_BYTE_BUDGET
+        cls,
+        rows: EvidenceRows,
+        protocol: Protocol,
+        engine: str = "auto",
+        byte_budget: int = DEFAULT_BYTE_BUDGET,
+        where: str = "",
     ) -> PartAuditor:
-        """Return an auditor made ready on the first of the rows to audit."""
-        return cls(rows.model, protocol, choose_native(rows, protocol, engine, byte_budget), byte_budget)
+        """Return an auditor made ready on the first of the rows to audit; where: of which part a warning speaks."""
+        return cls(rows.model, protocol, choose_native(rows, protocol, engine, byte_budget, where), byte_budget)
 
     @classmethod
     def prepare(

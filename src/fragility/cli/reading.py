@@ -85,7 +85,16 @@ def top(
     mode = mode_of(certs, by)
     if not chosen:
         lacks = "" if mode is None else " and has its failure modes assessed"
-        out().print(f"none of the {len(certs)} predictions reaches a confidence of {min_confidence:.0%}{lacks}")
+        least = f"none of the {len(certs)} predictions reaches a confidence of {min_confidence:.0%}{lacks}"
+        surest = max(
+            (max(batch.column("confidence").to_pylist()) for batch in certs.batches(["confidence"])), default=1
+        )
+        lower = (
+            f"; the surest has {surest:.1%}, and --min-confidence takes less sure ones"
+            if surest < min_confidence
+            else ""
+        )
+        out().print(f"{least}{lower}")
         return
     out().print(tabulate_certificates(chosen, mode))
 

@@ -177,16 +177,19 @@ NATIVE = (
 ENGINES = ("auto", BLACKBOX, *(engine.name for engine in NATIVE))
 
 
-def native_for(rows: EvidenceRows, engine: str) -> NativeEngine | None:
-    """Return the native engine that audits these rows, None for the black box; EngineError if a named one cannot."""
+def native_for(rows: EvidenceRows, engine: str, where: str = "") -> NativeEngine | None:
+    """Return the native engine that audits these rows, None for the black box; EngineError if a named one cannot.
+
+    where: of which part of an audit a warning speaks; empty for all of it.
+    """
     if engine not in ENGINES:
         raise EngineError(f"engine must be one of {', '.join(ENGINES)}, got {engine!r}")
     if engine == BLACKBOX:
         return None
     if engine == "auto":
-        found = next((native for native in NATIVE if _is_available(native, rows)), None)
+        found = next((native for native in NATIVE if _is_available(native, rows, where)), None)
         if found is None:
-            _explain_blackbox(rows)
+            _explain_blackbox(rows, where)
         return found
     native = next(native for native in NATIVE if native.name == engine)
     if lacking := native.lacking():
@@ -199,7 +202,7 @@ def native_for(rows: EvidenceRows, engine: str) -> NativeEngine | None:
     return native
 
 
-def _is_available(native: NativeEngine, rows: EvidenceRows) -> bool:
+def _is_available(native: NativeEngine, rows: EvidenceRows, where: str) -> bool:
     """Return whether an engine can audit these rows; say once what it lacks if that is all.
 
     The libraries of an engine that does not know the model's class are not loaded.
@@ -214,17 +217,17 @@ def _is_available(native: NativeEngine, rows: EvidenceRows) -> bool:
     except ImportError:
         takes = True  # judged by its class
     if takes:
-        warn_once(f"{rows.model.kind} is asked as a black box, which is slower: {lacking}")
+        warn_once(f"{rows.model.kind} is asked as a black box{where}, which is slower: {lacking}")
     return False
 
 
-def _explain_blackbox(rows: EvidenceRows) -> None:
+def _explain_blackbox(rows: EvidenceRows, where: str) -> None:
     """Say once why a model of a kind that an engine reads is asked as a black box all the same."""
     for native in NATIVE:
         if native.families and not native.torch_modules and native.knows(rows) and native.lacking() is None:
             reason = native.module.refusal(rows)
             if reason is not None:
-                warn_once(f"{rows.model.kind} is asked as a black box, which is slower: {reason}")
+                warn_once(f"{rows.model.kind} is asked as a black box{where}, which is slower: {reason}")
 
 
 def refusal(engine: str, rows: EvidenceRows) -> str | None:
@@ -237,9 +240,11 @@ def never_reads(engine: str, rows: EvidenceRows) -> str | None:
     return next((native.never_reads(rows) for native in NATIVE if native.name == engine), None)
 
 
-def choose_native(rows: EvidenceRows, protocol: Protocol, engine: str, byte_budget: int) -> NativeEngine | None:
+def choose_native(
+    rows: EvidenceRows, protocol: Protocol, engine: str, byte_budget: int, where: str = ""
+) -> NativeEngine | None:
     """Return the native engine to use, once it has agreed with the black box on a few rows; None: the black box."""
-    native = native_for(rows, engine)
+    native = native_for(rows, engine, where)
     if native is None:
         return None
     few = rows.between(0, SELF_CHECK_ROWS)

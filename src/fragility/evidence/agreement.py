@@ -9,15 +9,21 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+from sklearn.compose import ColumnTransformer
+from sklearn.pipeline import FeatureUnion, Pipeline
+from sklearn.utils import _safe_indexing
 
 from fragility.arrays import Booleans, Floats, Integers
 from fragility.errors import ModelError
 from fragility.evidence.bound import EvidenceRows
-from fragility.evidence.codec import call_model
+from fragility.evidence.codec import call_model, dense
 from fragility.evidence.rows import rows_at
+from fragility.models.adapter import copy_rows
 from fragility.scores import predicted_class, support_margin
 
 ROUNDING = 1e-4  # margins of a float32 model differ by up to this with the shape of its batch
@@ -180,6 +186,50 @@ class OtherBatches:
         return np.where(close[:, None], together, p)
 
 
+def _advise_steadiness(rows: EvidenceRows) -> str:
+    """Return what to change so that a model answers row by row; names the step of the preprocessing that does not."""
+    found = None
+    if rows.model.transformer is not None and rows.source.native is not None:
+        with suppress(Exception):  # whatever a step refuses, the answers of the whole model differ
+            few = rows_at(rows.source.native, slice(0, BATCH_PROBE_ROWS))
+            found = _find_unsteady(rows.model.transformer, type(rows.model.transformer).__name__, few)
+    if found is None:
+        return "give a model that answers row by row and without chance"
+    told = f"its step {found[0]!r} ({found[1]}) makes something else of a row among other rows"
+    if found[1] == "KNNImputer":
+        return (
+            f"{told}: of neighbours that are equally far it takes one or another; impute by SimpleImputer or "
+            "IterativeImputer, or scale the fields and weigh neighbours so that none are equally far"
+        )
+    return f"{told}; replace it by one that treats each row by itself"
+
+
+def _find_unsteady(step: Any, name: str, X: Any) -> tuple[str, str] | None:
+    """Return the innermost step, its name and its type, that makes something else of some of the rows X alone."""
+    if isinstance(step, Pipeline):
+        for own, each in step.steps:
+            if each is None or isinstance(each, str):
+                continue
+            if (found := _find_unsteady(each, own, X)) is not None:
+                return found
+            X = each.transform(copy_rows(X))
+        return None
+    parts: list[tuple[str, Any, Any]] = []
+    if isinstance(step, ColumnTransformer):
+        parts = [(own, each, _safe_indexing(X, places, axis=1)) for own, each, places in step.transformers_]
+    elif isinstance(step, FeatureUnion):
+        parts = [(own, each, X) for own, each in step.transformer_list]
+    inside = [_find_unsteady(each, own, some) for own, each, some in parts if not isinstance(each, str)]
+    if parts:
+        return next((found for found in inside if found is not None), None)
+    whole, n = dense(step.transform(copy_rows(X))), X.shape[0]
+    for places in (slice(0, 1), slice(n - 1, n), slice(0, PROBE_ROWS), slice(n // 2, n)):
+        alone = dense(step.transform(copy_rows(rows_at(X, places))))
+        if not np.allclose(alone, whole[places], rtol=DOUBLE_ROUNDING, atol=DOUBLE_ROUNDING, equal_nan=True):
+            return name, type(step).__name__
+    return None
+
+
 def _is_single(p: Floats) -> bool:
     return np.array_equal(p, p.astype(np.float32))
 
@@ -192,7 +242,7 @@ def _compare(p: Floats, q: Floats, rows: EvidenceRows, resolution: float, fault:
     if bool(((gap > max(resolution, ROUNDING)) & (spread > PROBABILITY_ROUNDING)).any()):
         raise ModelError(
             f"{rows.model.kind} {fault} (probabilities differ by {spread.max():.3g}), so its certificates could not be "
-            "recomputed; give a model that answers row by row and without chance"
+            f"recomputed; {_advise_steadiness(rows)}"
         )
     noisy = gap[spread > DOUBLE_ROUNDING].max(initial=0.0)
     if noisy > resolution:

@@ -477,7 +477,8 @@ class CaseIndex:
         """Return the case of the row with this id; CertificateError if there is none."""
         found = self._list("FROM cases c WHERE c.name = ?", [name])
         if not found:
-            raise CertificateError(f"this audit has no row {name[:60]!r}; ids run like {self.names()[:3]}")
+            some = [own for (own,) in self._ask("SELECT name FROM cases ORDER BY place LIMIT 3")]
+            raise CertificateError(f"this audit has no row {name[:60]!r}; ids run like {some}")
         return found[0]
 
     def certificate_row(self, queued: QueuedCase) -> dict[str, Any]:

@@ -81,6 +81,18 @@ def combine_stability(found: Sequence[Stability]) -> Stability:
     return Stability.STABLE
 
 
+def _are_near(count: int, other: int, rows: int) -> bool:
+    """Whether two counts of the same rows are within the factor or the percentage points of the rule."""
+    within_factor = other <= FACTOR * count and count <= FACTOR * other
+    return within_factor or POINTS * abs(other - count) <= rows
+
+
+def find_other_ones(rows: int, figures: Sequence[BaselineFigures]) -> list[BaselineFigures]:
+    """Return the baselines under which the flips within one group, of which the verdict says nothing, are not near."""
+    own, *others = figures
+    return [one for one in others if not _are_near(own.flip_within_one, one.flip_within_one, rows)]
+
+
 def compare_early(baseline: str, own: Any, other: Any) -> BaselineAgreement:
     """Return how far two baselines agree.
 
@@ -90,8 +102,7 @@ def compare_early(baseline: str, own: Any, other: Any) -> BaselineAgreement:
     either, both = int((own | other).sum()), int((own & other).sum())
     in_number = in_rows = Stability.TOO_FEW_ROWS
     if rows >= FEW_CONFIDENT:
-        near = c_other <= FACTOR * c and c <= FACTOR * c_other
-        in_number = Stability.STABLE if near or POINTS * abs(c_other - c) <= rows else Stability.DEPENDS
+        in_number = Stability.STABLE if _are_near(c, c_other, rows) else Stability.DEPENDS
         same = share_of(both, either)
         if not either or same.lower > SAME_ROWS:
             in_rows = Stability.STABLE
@@ -288,7 +299,7 @@ class BaselineComparison(BriefRepr):
         str
             One sentence, without a capital and a full stop.
         """
-        return describe_dependence(len(self), self.figures[0], self.agreements)
+        return describe_dependence(len(self), self.figures, self.agreements)
 
     def rows_sentence(self) -> str:
         """Say which rows flip early whatever the baseline, and how many under only one.
@@ -326,8 +337,12 @@ class BaselineComparison(BriefRepr):
 # --- words --------------------------------------------------------------------------------------------------
 
 
-def describe_dependence(rows: int, own: BaselineFigures, agreements: Sequence[BaselineAgreement]) -> str:
-    """Return whether a finding depends on the baseline, in number or in rows; a sentence without a full stop."""
+def describe_dependence(rows: int, figures: Sequence[BaselineFigures], agreements: Sequence[BaselineAgreement]) -> str:
+    """Return whether a finding depends on the baseline, in number or in rows; a sentence without a full stop.
+
+    figures: under the declared baseline and the others, in the order of ``agreements``.
+    """
+    own = figures[0]
     verdict = combine_stability([one.stability for one in agreements])
     if rows < FEW_CONFIDENT:
         return (
@@ -345,6 +360,13 @@ def describe_dependence(rows: int, own: BaselineFigures, agreements: Sequence[Ba
         same = ""
         if least is not None:
             same = f"; of those that do under {own.baseline} or another, at least {write_percent(least)} do under both"
+        ones = [
+            f"{write_percent(one.flip_within_one / rows)} under {one.baseline}"
+            for one in find_other_ones(rows, figures)
+        ]
+        if ones:
+            same += f"; not so within one group: {write_percent(own.flip_within_one / rows)} flip under {own.baseline}"
+            same += f", but {join_names(ones)}"
         return f"the finding is stable across baselines: {of_rows}, {name_shares(agreements)}{same}"
     told = [one for one in agreements if one.stability is verdict]
     in_number = [one for one in told if one.in_number is verdict]
@@ -384,6 +406,9 @@ def name_stability(found: BaselineComparison | None) -> str:
     if found is None:
         return "not compared under other baselines"
     told = STABILITY_WORDS[found.verdict]
+    ones = [one.baseline for one in find_other_ones(len(found), found.figures)]
+    if found.verdict is Stability.STABLE and ones:
+        return f"{told} (within two groups; within one it differs under {join_names(ones)})"
     if found.verdict is not Stability.DEPENDS:
         return told
     those = [one for one in found.agreements if one.stability is Stability.DEPENDS]
