@@ -98,7 +98,7 @@ def train_seeds(home: Path, way: str, dataset: str, test_rows: int, seeds: int) 
             certs = fg.audit(pipeline, data.X.iloc[test], protocol, progress=False, **blocks)
             folder.parent.mkdir(parents=True, exist_ok=True)
             certs.save(folder)
-            print(f"{way} {dataset} {model} {seed}: {certs.summary().confident_flips_within_two:.3f}", flush=True)
+            print(f"{way} {dataset} {model} {seed}: {certs.summary()['flips_early'].value:.3f}", flush=True)
 
 
 def read_audits(folder: Path) -> list[fg.Certificates]:

@@ -38,3 +38,26 @@ def is_number(value: object) -> bool:
 def is_count(value: object, least: float = 1) -> bool:
     """Return whether a value is a whole number of at least ``least``; True and False are none."""
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and bool(value >= least)
+
+
+UNITS = 1130  # of 2**-1130: every float64 is a whole number of them
+
+
+class ExactSum:
+    """A sum of finite numbers, rounded once: it does not depend on their order, nor on the parts that they come in."""
+
+    def __init__(self) -> None:
+        self._high, self._low = (np.zeros(UNITS + 1024, dtype=np.int64) for _ in range(2))
+
+    def add(self, values: Floats) -> None:
+        """Add some numbers: whole mantissas, in two halves that cannot overflow, by their exponents."""
+        mantissa, exponent = np.frexp(values)
+        whole, place = (mantissa * 2.0**53).astype(np.int64), exponent.astype(np.int64) - 53 + UNITS
+        np.add.at(self._high, place, whole >> 27)
+        np.add.at(self._low, place, whole & (2**27 - 1))
+
+    @property
+    def total(self) -> float:
+        """The sum."""
+        used = np.flatnonzero(self._high | self._low).tolist()
+        return sum(((int(self._high[at]) << 27) + int(self._low[at])) << at for at in used) / (1 << UNITS)

@@ -7,7 +7,7 @@ by 16 bytes of a digest of that text.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -78,6 +78,27 @@ def say_unlabelled(lacking: int, count: int, first: object, audited: IdSpan, lab
         f"the labels: {labelled}); label every row, and name the column with ",
         Advice("the ids the audit was made with", "the audit's ids by --id"),
     )
+
+
+class RowLabels:
+    """What is known of rows by id, looked up part by part; audited rows without a label are refused at the end."""
+
+    def __init__(self, labels: Mapping[Any, Any]) -> None:
+        self.values = {id_text(own_id): label for own_id, label in labels.items()}
+        self._lacking, self._ids, self._rows = list[object](), IdSpan(), 0
+
+    def find(self, ids: Sequence[object]) -> list[Any]:
+        """Return the labels of the next rows; None for a row without one."""
+        found = [self.values.get(id_text(own_id)) for own_id in ids]
+        self._rows += len(ids)
+        self._ids.add(ids)
+        self._lacking += [own_id for own_id, label in zip(ids, found, strict=True) if label is None]
+        return found
+
+    def check(self) -> None:
+        """Refuse labels that lack one of the rows looked up."""
+        if lacking := self._lacking:
+            raise DataError(*say_unlabelled(len(lacking), self._rows, lacking[0], self._ids, IdSpan(self.values)))
 
 
 SAME_CONFIDENCE = 1e-3  # engines and single precision round by less

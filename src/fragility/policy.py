@@ -62,6 +62,12 @@ class LabelledRows(BriefRepr):
     stress: Mapping[str, Any] | None  # None if the labels do not say how they were made
     protocol: Protocol | None = None  # likewise
 
+    @property
+    def brittle_by_id(self) -> dict[Hashable, float]:
+        """Whether each row is brittle; NaN for one that is not confident."""
+        brittle = np.where(self.high_confidence, self.brittle, np.nan)
+        return dict(zip(self.ids, brittle.tolist(), strict=True))
+
     def check_made_under(self, protocol: Protocol) -> None:
         """Refuse labels of other failures: made with another baseline, other groups or another decision."""
         found = () if self.protocol is None else differences_in_stress(protocol, self.protocol)

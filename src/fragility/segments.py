@@ -26,20 +26,21 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+import pyarrow as pa
 from scipy import stats
 
 from fragility.arrays import Floats, Integers
 from fragility.blocks.claims import indices_of
 from fragility.canonical import is_missing
 from fragility.certificates import Audit
-from fragility.certificates.flips import FlipBounds, bound_flips, flip_columns
+from fragility.certificates.measures import PLAIN
+from fragility.certificates.tally import Tally
 from fragility.errors import Advice, DataError
 from fragility.evidence.fields import kind_of
 from fragility.evidence.replacements import value_text
 from fragility.evidence.rows import read_rows
 from fragility.ids import IdSpan, id_keys, say_other_rows
-from fragility.intervals import Share, share_of
-from fragility.scores import EARLY
+from fragility.intervals import Share
 from fragility.text import BriefRepr
 
 BY = Advice("by", "--by")
@@ -51,7 +52,7 @@ PART_ROWS = 50_000
 MISSING, EMPTY = "(missing)", "(empty)"
 ALPHA = 0.05
 TAILS = 12.0  # standard deviations beyond which a count is as good as impossible
-WHOLE = 10**9  # exposures are added up as whole billionths, so that no sum depends on the order of rows
+COUNTED = {name: PLAIN[name] for name in ("flips_early", "confident_mean_exposure")}
 
 ByColumn: TypeAlias = str | Sequence[str] | Mapping[str, Sequence[float] | int | None]
 
@@ -439,65 +440,56 @@ def _or_nan(value: float | None) -> float:
 class SegmentTally:
     """Counts of the segments of one column, part after part."""
 
-    def __init__(self, coded: Coded, depth: int, classes: Sequence[object], min_confidence: float) -> None:
-        self.coded, self.depth, self.min_confidence = coded, depth, min_confidence
-        self.classes = tuple(str(label) for label in classes)
-        s, c = len(coded.names), len(classes)
-        self.budgets = np.zeros((2, s, depth + 2), dtype=np.int64)  # confident, everything
-        self.early = np.zeros((2, s, c, 3), dtype=np.int64)  # rows, those that flip early, those of which nobody knows
-        self.exposures = np.zeros((2, s), dtype=object)
+    def __init__(self, coded: Coded, audit: Audit, min_confidence: float) -> None:
+        self.coded, self.audit, self.min_confidence = coded, audit, min_confidence
+        self.classes = tuple(str(label) for label in audit.classes)
+        size = len(coded.names) * len(self.classes)  # a segment of the tally is one class of one segment
+        confident, everything = (Tally(audit, COUNTED, least, segments=size) for least in (min_confidence, 0.0))
+        self.tallies, self.columns = (confident, everything), [*confident.columns, "predicted", "flip_budget"]
+        self.budgets = np.zeros((2, len(coded.names), audit.protocol.depth + 2), dtype=np.int64)
 
-    def add(
-        self,
-        start: int,
-        predicted: Integers,
-        budget: Integers,
-        bounds: FlipBounds,
-        confidence: Floats,
-        exposure: Floats,
-    ) -> None:
-        """Count rows that begin at a position; ``budget`` is depth + 1 if the path never flips a prediction."""
-        codes = self.coded.codes[start : start + len(budget)].astype(np.int64)
-        whole = np.rint(exposure * WHOLE).astype(np.int64)
-        every = np.ones(len(budget), dtype=bool)
-        early = np.stack([every, bounds.flips_early, bounds.unsettled_within(EARLY)], axis=1).astype(np.int64)
-        for place, chosen in enumerate([confidence >= self.min_confidence, every]):
-            np.add.at(self.budgets[place], (codes[chosen], budget[chosen]), 1)
-            np.add.at(self.early[place], (codes[chosen], predicted[chosen]), early[chosen])
-            for code in np.unique(codes[chosen]):
-                self.exposures[place, code] += int(whole[chosen & (codes == code)].sum())
+    def add(self, start: int, table: pa.Table) -> None:
+        """Count rows that begin at a position."""
+        codes = self.coded.codes[start : start + len(table)].astype(np.int64)
+        predicted = indices_of(table.column("predicted").combine_chunks(), self.audit.classes, "predicted")
+        confidence, budget = (table.column(name).to_numpy() for name in ("confidence", "flip_budget"))
+        for tally, budgets in zip(self.tallies, self.budgets, strict=True):
+            chosen = confidence >= tally.min_confidence
+            np.add.at(budgets, (codes[chosen], budget[chosen].astype(np.int64)), 1)
+            tally.add(table, codes * len(self.classes) + predicted)
 
     def shares(self) -> SegmentShares:
         """Return what was counted."""
-        confident, everything = (self._list_numbers(place) for place in range(2))
+        confident, everything = map(self._list_numbers, self.tallies, self.budgets)
         segments = zip(self.coded.names, confident, everything, strict=True)
         return SegmentShares(
             self.coded.column, self.min_confidence, self.classes, tuple(Segment(*segment) for segment in segments)
         )
 
-    def _list_numbers(self, place: int) -> list[SegmentNumbers]:
-        """Return the numbers of every segment, of confident predictions (0) or of all (1)."""
-        counts = self.early[place, :, :, :2]
+    def _list_numbers(self, tally: Tally, budgets: Integers) -> list[SegmentNumbers]:
+        """Return the numbers of every segment."""
+        classes = len(self.classes)
+        counts = tally.counts["flips_early"].reshape(-1, classes, 3)[:, :, :2]
         p_values = adjust_holm([compare_with_rest(counts.sum(axis=1, keepdims=True), s) for s in range(len(counts))])
         p_within = adjust_holm([compare_with_rest(counts, s) for s in range(len(counts))])
-        return [self._numbers(place, code, *both) for code, both in enumerate(zip(p_values, p_within, strict=True))]
-
-    def _numbers(self, place: int, code: int, p_value: float | None, p_within: float | None) -> SegmentNumbers:
-        budgets, early = self.budgets[place, code], self.early[place, code]
-        rows = int(budgets.sum())
-        middle = int(np.searchsorted(np.cumsum(budgets), np.ceil(rows / 2)))
-        by_class = [share_of(int(count), int(n), unsettled=int(unsettled)) for n, count, unsettled in early]
-        total, count, unsettled = early.sum(axis=0).tolist()
-        return SegmentNumbers(
-            rows=rows,
-            flips_early=share_of(count, total, unsettled=unsettled),
-            by_class=tuple(by_class),
-            standardised=standardise(by_class, self.early[place, :, :, 0].sum(axis=0)),
-            p_value=p_value,
-            p_within_class=p_within,
-            median_flip_budget=middle if rows and middle <= self.depth else None,
-            mean_exposure=self.exposures[place, code] / WHOLE / rows if rows else float("nan"),
-        )
+        found = []
+        for code, own in enumerate(budgets):
+            segment, rows = slice(code * classes, (code + 1) * classes), int(own.sum())
+            middle = int(np.searchsorted(np.cumsum(own), np.ceil(rows / 2)))
+            by_class = [tally.share("flips_early", slice(at, at + 1)) for at in range(segment.start, segment.stop)]
+            found.append(
+                SegmentNumbers(
+                    rows=rows,
+                    flips_early=tally.share("flips_early", segment),
+                    by_class=tuple(by_class),
+                    standardised=standardise(by_class, counts[:, :, 0].sum(axis=0)),
+                    p_value=p_values[code],
+                    p_within_class=p_within[code],
+                    median_flip_budget=middle if rows and middle <= self.audit.protocol.depth else None,
+                    mean_exposure=tally.mean("confident_mean_exposure", segment).value,
+                )
+            )
+        return found
 
 
 def standardise(by_class: Sequence[Share], weights: Integers) -> float | None:
@@ -540,9 +532,6 @@ def adjust_holm(p_values: Sequence[float | None]) -> list[float | None]:
         least = max(least, min(p * (len(order) - rank), 1.0))
         adjusted[place] = least
     return adjusted
-
-
-COUNTED = ("predicted", "confidence", "flip_budget", "exposure")
 
 
 def share_by(
@@ -595,13 +584,8 @@ def share_by(
     if len(asked) != 1:
         raise DataError(f"share_by takes one column at a time, got {len(asked)}")
     ((coded,),) = segment_rows(source, asked, [certificates])
-    classes, declared = certificates.classes, certificates.manifest.lattice
-    least = certificates.confident_from(min_confidence)
-    tally, start = SegmentTally(coded, certificates.protocol.depth, classes, least), 0
-    for batch in certificates.batches(list(dict.fromkeys([*COUNTED, *flip_columns(declared)]))):
-        predicted = indices_of(batch.column("predicted").combine_chunks(), classes, "predicted")
-        confidence, budget, exposure = (batch.column(name).to_numpy() for name in COUNTED[1:])
-        bounds = bound_flips(batch, certificates.protocol, declared)
-        tally.add(start, predicted, budget.astype(np.int64), bounds, confidence, exposure)
+    tally, start = SegmentTally(coded, certificates, certificates.confident_from(min_confidence)), 0
+    for batch in certificates.batches(list(dict.fromkeys(tally.columns))):
+        tally.add(start, batch)
         start += batch.num_rows
     return tally.shares()

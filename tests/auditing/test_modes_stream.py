@@ -264,7 +264,7 @@ def test_a_model_that_is_rarely_sure_is_not_judged_by_a_few_rows(files, tmp_path
     sure = int((pa.concat_tables(audit.batches(["confidence"])).column("confidence").to_numpy() >= 0.6).sum())
     assert done.code == 0 and audit.protocol.min_confidence == 0.6 and sure >= 30
     assert f"{sure} predictions are at least 60% confident" in done.out and "too few to judge" not in done.out
-    assert audit.summary().confident == sure == fg.Report.of(audit).summary.audits[0].confident.rows
+    assert audit.summary()["confident"].count == sure == fg.Report.of(audit).summary.audits[0].confident.rows
     assert len(audit.baselines) == min(sure, 500) and fg.Gate.derive(audit).min_confidence == 0.6
     assert f"({sure / len(audit):.1%})" in run("compare", tmp_path / "audit", tmp_path / "audit").out
     with pytest.raises(ProtocolError, match="min_confidence must be a probability of at least 0 and below 1, got 1"):

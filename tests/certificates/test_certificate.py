@@ -165,9 +165,9 @@ def test_a_notebook_shows_the_most_fragile_and_a_curve(certs: Certificates) -> N
 
 def test_there_is_one_summary(certs: Certificates) -> None:
     summary = certs.summary(min_confidence=0.8)
-    assert summary.rows == 40 and summary.confident == int((certs.claims.confidence >= 0.8).sum())
-    assert summary.mean_fds == pytest.approx(certs.claims.fds.mean())
-    assert f"mean FDS {summary.mean_fds:.3f}" in repr(certs)
+    assert summary.rows == 40 and summary["confident"].count == int((certs.claims.confidence >= 0.8).sum())
+    assert summary["mean_fds"].value == pytest.approx(certs.claims.fds.mean())
+    assert f"mean FDS {summary['mean_fds'].value:.3f}" in repr(certs)
 
 
 def test_most_fragile_are_confident_and_sorted(certs: Certificates) -> None:

@@ -77,7 +77,7 @@ def test_the_most_exposed_confident_rows_are_searched_by_default(case, protocol,
             assert own.smallest_state == NOT_SEARCHED == own.smallest() and own.lattice_digest is None
             assert (own.smallest_size, own.smallest_set, own.smallest_count) == (None, (), None)
     assert [cert.smallest_state != NOT_SEARCHED for cert in certs.most_fragile(FEW)] == [True] * FEW
-    assert certs.summary().searched == FEW and every.summary().searched == 90
+    assert certs.summary()["searched"].count == FEW and every.summary()["searched"].count == 90
     assert fg.audit(case.model, rows, protocol, lattice=False).searched_ids == []
 
 

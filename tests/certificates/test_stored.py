@@ -10,11 +10,9 @@ from pipelines import fitted
 import fragility as fg
 from fragility.blocks.lattice.values import split_block
 from fragility.certificates import Certificates, StoredAudit
-from fragility.certificates.flips import FlipBounds
 from fragility.certificates.folder import write_folder
 from fragility.certificates.parts import cut
 from fragility.errors import CertificateError
-from fragility.intervals import Share
 
 
 @pytest.fixture(scope="module")
@@ -63,15 +61,8 @@ def test_selections_are_those_made_in_memory(certs: Certificates, stored: Stored
 def test_the_summary_is_that_of_all_parts(certs: Certificates, stored: StoredAudit) -> None:
     labels = {own.id: "good" for own in certs}
     mine, theirs = (which.summary(min_confidence=0.8, labels=labels) for which in (stored, certs))
-    for name, value in vars(theirs).items():
-        found = getattr(mine, name)
-        if isinstance(value, dict):
-            assert found.keys() == value.keys()
-            value, found = list(value.values()), list(found.values())
-        if value is None or isinstance(value, (Share, FlipBounds)):
-            assert found == value  # figures of a lattice block, which there is none of; exact counts
-        else:
-            np.testing.assert_allclose(found, value, rtol=1e-12, err_msg=name)
+    assert "flips_early" in mine and "accuracy" in mine
+    assert mine == theirs  # every count, and every sum to its last digit
 
 
 def test_a_part_that_was_changed_or_lost_is_refused_when_it_is_read(stored: StoredAudit) -> None:

@@ -108,8 +108,8 @@ def test_an_audit_with_rates_is_read_and_verified_with_its_block(folder, tmp_pat
     assert done.code == 0, done.err
     certs = fg.Certificates.load(tmp_path / "a")
     told = " ".join(done.out.split())
-    assert f"for {certs.summary().fewer_suffice} a smaller failing set exists than the path found" in told
-    assert f"{certs.summary().decisions_lost:.1f} decisions" in told and "to be lost at the declared rates" in told
+    assert f"for {certs.summary()['fewer_suffice'].count} a smaller failing set exists than the path found" in told
+    assert f"{certs.summary()['lost'].total:.1f} decisions" in told and "to be lost at the declared rates" in told
     ranked = run("top", tmp_path / "a", "--by", "failure_probability", "--min-confidence", "0.5", "-n", "3")
     assert ranked.code == 0 and "lost" in ranked.out
     row = certs.most_fragile(1, 0.5, by="failure_probability")[0]

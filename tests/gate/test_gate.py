@@ -369,4 +369,4 @@ def test_the_pytest_fixture_fails_a_test_with_the_verdicts(audits, tmp_path):
         [sys.executable, "-m", "pytest", "-q", *plugin, "test_gate.py"], cwd=tmp_path, capture_output=True, text=True
     )
     assert "1 failed, 1 passed" in run.stdout
-    assert "fail          confident predictions with an exposure above 0.5" in run.stdout
+    assert "fail          confident predictions that have an exposure above 0.5" in run.stdout

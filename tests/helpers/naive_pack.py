@@ -1,11 +1,12 @@
-"""Slow twin of a pack's figures: row by row, from the source that each one states."""
+"""Slow twin of a pack's figures: row by row, from the definition of each measure in the guide and format.md."""
 
 import json
 import math
 
 
-def flips_by(row, groups):
+def flips_by(row):
     """The fewest groups known to flip a prediction, and how many are proved not to; read by hand from the claims."""
+    groups = len(row["one_step_drop"])
     known = [row["flip_budget"]] if row["flipped"] else []
     state, size = row.get("smallest_state"), row.get("smallest_size")
     found = size is not None and not math.isnan(size)
@@ -19,15 +20,29 @@ def flips_by(row, groups):
     return fewest, 0 if row["flipped"] and row["flip_budget"] == 1 else 1
 
 
-def holds(row, condition):
-    column, sign, value = condition
-    fewest, proved = flips_by(row, len(row["one_step_drop"]))
-    cell = {"fewest_groups": fewest, "proved_groups": proved}.get(column, row.get(column))
-    if cell is None or (isinstance(cell, float) and math.isnan(cell)):
-        return False
-    if sign in ("==", "!="):
-        return (cell == value) == (sign == "==")
-    return {"<": cell < value, "<=": cell <= value, ">=": cell >= value, ">": cell > value}[sign]
+def holds(row, name, truth):
+    """Whether a row has what the measure counts; None if the measure does not apply to it."""
+    fewest, proved = flips_by(row)
+    if name.startswith("exposed"):
+        exposure = row.get("exposure" + name.removeprefix("exposed"))
+        return None if exposure is None or math.isnan(exposure) else exposure > 0.5
+    if name in ("accuracy", "confident_accuracy"):
+        return truth[str(row["id"])] == str(row["predicted"])
+    if name == "proved" and row["smallest_state"] == "not searched":
+        return None
+    return {
+        "confident": lambda: True,
+        "flips_after_one": lambda: fewest <= 1,
+        "flips_early": lambda: fewest <= 2,
+        "early_on_path": lambda: row["flipped"] and row["flip_budget"] <= 2,
+        "holds": lambda: proved >= len(row["one_step_drop"]),
+        "never_flips": lambda: not row["flipped"],
+        "searched": lambda: row["smallest_state"] != "not searched",
+        "proved": lambda: row["smallest_state"] == "none at all, proved",
+    }[name]()
+
+
+OF_ALL = ("never_flips", "searched", "proved", "accuracy", "lost")
 
 
 def compute(source, rows, folder):
@@ -37,14 +52,16 @@ def compute(source, rows, folder):
         for name in source["pointer"].split("/")[1:]:
             value = value[int(name)] if isinstance(value, list) else value[name]
         return value
-    chosen = [row for row in rows if all(holds(row, condition) for condition in source["where"])]
-    if source["aggregate"] == "count":
-        return len(chosen)
-    if source["aggregate"] == "sum":
-        return math.fsum(row[source["column"]] for row in chosen)
-    if not chosen:
-        return None
-    if source["aggregate"] == "share":
-        return sum(holds(row, source["holds"]) for row in chosen) / len(chosen)
-    truth = {str(own_id): label for own_id, label in json.loads((folder / source["labels"]).read_text())}
-    return sum(truth[str(row["id"])] == str(row["predicted"]) for row in chosen) / len(chosen)
+    name, chosen = source["measure"], rows
+    if name not in OF_ALL:
+        chosen = [row for row in rows if row["confidence"] >= source["min_confidence"]]
+    if source["value"] == "unsettled":
+        assert name == "flips_early"
+        return sum(fewest > 2 and proved < 2 for fewest, proved in map(flips_by, chosen))
+    if source["value"] == "total":
+        return math.fsum(row["failure_probability"] for row in chosen)
+    truth = {str(own_id): label for own_id, label in json.loads((folder / "labels.json").read_text())}
+    held = [answer for row in chosen if (answer := holds(row, name, truth)) is not None]
+    if source["value"] == "count":
+        return sum(held)
+    return sum(held) / len(held) if held else None

@@ -9,7 +9,8 @@ import pyarrow as pa
 from sklearn.linear_model import LogisticRegression
 
 import fragility as fg
-from fragility.certificates import BaselineComparison, Manifest
+from fragility.blocks.lattice.values import LatticeDeclaration
+from fragility.certificates import BaselineComparison, Manifest, ModesDeclaration
 
 FIELDS = ("income", "debt", "age", "tenure", "visits", "region")
 WEIGHTS = {
@@ -68,6 +69,18 @@ class InParts:
     @property
     def manifest(self) -> Manifest:
         return replace(self.certs.manifest, **dict(self.manifest_changes))
+
+    @property
+    def extent(self) -> str:
+        return self.manifest.claims
+
+    @property
+    def lattice_declaration(self) -> LatticeDeclaration | None:
+        return self.manifest.lattice
+
+    @property
+    def modes_declaration(self) -> ModesDeclaration | None:
+        return self.manifest.modes
 
     @property
     def protocol(self) -> fg.Protocol:

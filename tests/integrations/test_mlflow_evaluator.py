@@ -199,7 +199,14 @@ def test_everything_that_can_be_asked_for(tracking, address, case, tmp_path) -> 
         "min_confidence": 0.8, "by": "housing", "show_values": True, "engine": "blackbox",
     }  # fmt: skip
     found = evaluate(tracking, address, case, settings)
-    wanted = {"lost", "brittle", "mean_exposure_wrong", "mean_exposure_noisy", "gate_passed", "gate_failed"}
+    wanted = {
+        "lost",
+        "brittle",
+        "confident_mean_exposure_wrong",
+        "confident_mean_exposure_noisy",
+        "gate_passed",
+        "gate_failed",
+    }
     assert {f"fragility/{name}" for name in wanted} <= found.metrics.keys()
     verdicts = found.artifacts["fragility/gate"].content
     assert [one["measure"] for one in verdicts["verdicts"]] == ["flips_early"] * 2 + ["brittle", "accuracy", "exposure"]

@@ -54,11 +54,11 @@ def test_metrics_are_counted_from_the_certificates(tracking, certs, case) -> Non
     modes = dict(zip(certs.modes_ids, certs.modes["wrong"].exposure.tolist(), strict=True))
     lost = certs.table.column("failure_probability").to_pylist()
     wanted = {
-        "flips_within_one": naive_share([(cert.smallest_size or 99) <= 1 for cert in sure]),
+        "flips_after_one": naive_share([(cert.smallest_size or 99) <= 1 for cert in sure]),
         "flips_early": naive_share([(cert.smallest_size or 99) <= 2 for cert in sure]),
         "holds": naive_share([cert.smallest_state == "none at all, proved" for cert in sure]),
-        "mean_exposure": naive_mean([cert.exposure for cert in sure]),
-        "mean_exposure_wrong": naive_mean([modes[cert.id] for cert in sure]),
+        "confident_mean_exposure": naive_mean([cert.exposure for cert in sure]),
+        "confident_mean_exposure_wrong": naive_mean([modes[cert.id] for cert in sure]),
         "lost": naive_mean(lost),
         "brittle": naive_share([bool(b) for b, c in zip(stress.brittle, stress.confidence, strict=True) if c >= 0.8]),
     }
@@ -67,7 +67,7 @@ def test_metrics_are_counted_from_the_certificates(tracking, certs, case) -> Non
         own = [found.pop(f"fragility/{name}{end}") for end in ("", "_low", "_high")]
         assert own == pytest.approx(values, abs=1e-9), name
         assert 0.0 <= own[1] <= own[0] <= own[2] <= 1.0
-    assert found == {"fragility/flips_early_unsettled": 0.0, "fragility/holds_unsettled": 0.0}
+    assert found == {f"fragility/{name}_unsettled": 0.0 for name in ("flips_after_one", "flips_early", "holds")}
 
 
 def test_the_report_says_the_same_shares(tracking, certs) -> None:
@@ -75,7 +75,7 @@ def test_the_report_says_the_same_shares(tracking, certs) -> None:
     confident = fg.Report.of(certs, min_confidence=CONFIDENT).to_dict()["audits"][0]["confident"]
     share = confident["flips_early"]
     assert [found[f"fragility/flips_early{end}"] for end in ("_low", "_high")] == [share["lower"], share["upper"]]
-    assert found["fragility/mean_exposure"] == pytest.approx(confident["mean_exposure"], abs=1e-9)
+    assert found["fragility/confident_mean_exposure"] == pytest.approx(confident["mean_exposure"], abs=1e-9)
 
 
 def test_tags_and_params_bind_the_run_to_the_audit(tracking, certs) -> None:

@@ -25,6 +25,7 @@ from fragility.blocks.lattice.values import LatticeDeclaration
 from fragility.blocks.modes import ModesClaims, ModesDeclaration, modes_claims_of
 from fragility.certificates.certificate import Certificate
 from fragility.certificates.manifest import Manifest
+from fragility.certificates.measures import label_rows, list_measures
 from fragility.certificates.tally import AuditSummary, Tally
 from fragility.errors import Advice, CertificateError
 from fragility.evidence.modes import MODES
@@ -312,21 +313,22 @@ class Audit(ABC):
         return [column for form in self.blocks.values() for column in form.columns]
 
     def tally(self, *, min_confidence: float | None = None, labels: Mapping[Any, Any] | None = None) -> Tally:
-        """Count all certificates in one pass; ``labels`` maps ids to true classes and must cover every row."""
-        tally = Tally(self.protocol, self.lattice_declaration, self.confident_from(min_confidence), labels)
+        """Count every measure in one pass; ``labels`` maps ids to true classes."""
+        measures, known = list_measures(self, labels=labels is not None), None if labels is None else label_rows(labels)
+        tally = Tally(self, measures, self.confident_from(min_confidence), labels=known)
         for batch in self.batches(tally.columns):
             tally.add(batch)
         return tally
 
     def summary(self, *, min_confidence: float | None = None, labels: Mapping[Any, Any] | None = None) -> AuditSummary:
-        """Return means and shares over all certificates.
+        """Return every measure of the audit: shares and means over all certificates.
 
         Parameters
         ----------
         min_confidence : float, optional
             Where confident begins; by default as the protocol declares.
         labels : mapping of id to class, optional
-            True classes by row id, for accuracy.
+            True classes by row id, for accuracy; they must cover every row.
 
         Returns
         -------

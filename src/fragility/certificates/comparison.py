@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
-import pyarrow as pa
 
 from fragility.certificates.audit import Audit
-from fragility.certificates.flips import bound_flips, flip_columns, settled_within
+from fragility.certificates.measures import FLIPS_EARLY, read_whole, settled_within
 from fragility.protocol import Protocol
 from fragility.scores import EARLY
 from fragility.text import BriefRepr, escape_controls
@@ -139,15 +138,13 @@ def rows_by_id(audit: Audit, min_confidence: float, *, by_sets: bool) -> pd.Data
     The index holds ids as text, because those of one audit may be numbers and of the other the same numbers as text.
     by_sets: count early flips over all sets of groups, which both audits must have searched; else along the path.
     """
-    declared = audit.manifest.lattice
-    columns = list(dict.fromkeys([*COMPARED, *flip_columns(declared)]))
-    table: pd.DataFrame = pa.concat_tables(audit.batches(columns)).to_pandas()
-    bounds = bound_flips(table, audit.protocol, declared, search=by_sets)
+    rows = read_whole(audit, [FLIPS_EARLY], min_confidence, columns=COMPARED, search=by_sets)
+    table: pd.DataFrame = rows.table.to_pandas()
     return table.assign(
         id=table["id"].astype(str),
-        confident=table["confidence"] >= min_confidence,
-        after_one=bounds.flips_within(1),
-        early=bounds.flips_early,
+        confident=rows.confident,
+        after_one=rows.bounds.flips_within(1),
+        early=rows.bounds.flips_early,
     ).set_index("id")
 
 

@@ -8,13 +8,11 @@ With k* the flip budget of the path and s the size of the smallest failing set t
               with the largest drop of the margin, so no other group flips a prediction alone that the first does not.
               (Under the reading `current` a margin does not say which class leads, so nothing is proved.)
 
-A prediction flips within k groups if fewest <= k, and does not if proved >= k. Otherwise it is not settled. Every share
-of predictions that flip, in a terminal, report, gate, pack, run or statement, is counted here.
+A prediction flips within k groups if fewest <= k, and does not if proved >= k. Otherwise it is not settled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,20 +20,14 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from fragility.arrays import Booleans, Integers
+from fragility.arrays import Booleans, Floats, Integers
 from fragility.blocks.lattice.values import LatticeDeclaration
-from fragility.intervals import Share, share_of
 from fragility.protocol import Protocol
 from fragility.scores import EARLY
 from fragility.wording import MINIMUM, NONE_AT_ALL, none_up_to
 
 PATH_COLUMNS = ("flip_budget", "flipped")
 SEARCH_COLUMNS = ("smallest_size", "smallest_state")
-# What is counted, and of how many more rows it is not known.
-FLIP_COUNTS = (
-    *("after_one", "after_one_unsettled", "early", "early_unsettled", "early_on_path"),
-    *("holds", "holds_unsettled"),
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,28 +69,14 @@ class FlipBounds:
         """(n,) whether nobody knows if a prediction holds whatever groups are lost."""
         return (self.fewest > self.groups) & ~self.holds
 
-    def list_properties(self) -> dict[str, Booleans]:
-        """Return what is counted of every set of predictions, (n,) each; the names are FLIP_COUNTS."""
-        found = {
-            "after_one": self.flips_within(1),
-            "after_one_unsettled": self.unsettled_within(1),
-            "early": self.flips_early,
-            "early_unsettled": self.unsettled_within(EARLY),
-            "early_on_path": self.on_path <= EARLY,
-            "holds": self.holds,
-            "holds_unsettled": self.holds_unsettled,
-        }
-        return {name: found[name] for name in FLIP_COUNTS}
 
+def find_single_losses(margin: Floats, drops: Floats, protocol: Protocol, classes: int) -> Booleans:
+    """Return (n, G) which groups flip a prediction alone, from margins (n,) and drops (n, G).
 
-def read_share(name: str, counts: Mapping[str, float], rows: int) -> Share:
-    """Return the share of rows that flip after one group, flip early or hold, from counts by FLIP_COUNTS."""
-    return share_of(int(counts[name]), rows, unsettled=int(counts[f"{name}_unsettled"]))
-
-
-def flip_columns(declared: LatticeDeclaration | None) -> list[str]:
-    """Return the columns of certificates that :func:`bound_flips` reads."""
-    return [*PATH_COLUMNS, *(() if declared is None else SEARCH_COLUMNS)]
+    Not under the reading `current`, whose margins are of whichever class leads. Smoothed margins have the sign of the
+    unsmoothed ones, but are smaller; at a tie of all classes by the factor 1 + C a.
+    """
+    return np.asarray(margin[:, None] - drops < -protocol.resolution / (1.0 + classes * protocol.smoothing))
 
 
 def bound_flips(
@@ -106,8 +84,8 @@ def bound_flips(
 ) -> FlipBounds:
     """Return what certificates say of the smallest failing sets of their rows.
 
-    columns: those of :func:`flip_columns`. search: False to leave out what the search found, as if only the path were
-    known.
+    columns: PATH_COLUMNS, and SEARCH_COLUMNS if sets were searched. search: False to leave out what the search found,
+    as if only the path were known.
     """
     budget, flipped = (np.asarray(columns[name]) for name in PATH_COLUMNS)
     g, n = len(protocol.groups), len(budget)
@@ -123,18 +101,3 @@ def bound_flips(
         proved = np.maximum(proved, np.where(state == MINIMUM, size - 1, none))
         proved = np.where(state == NONE_AT_ALL, g, proved)
     return FlipBounds(fewest, np.minimum(proved, g), on_path, g)
-
-
-def settled_within(groups: int, audits: Iterable[Any], min_confidence: float) -> bool:
-    """Return whether it is known of every confident prediction of some audits if so many groups flip it.
-
-    Only then do their shares compare by sets; else they compare by the path, which every audit has.
-    """
-    for audit in audits:
-        declared = audit.manifest.lattice
-        for batch in audit.batches(["confidence", *flip_columns(declared)]):
-            bounds = bound_flips(batch, audit.protocol, declared)
-            confident = batch.column("confidence").to_numpy() >= min_confidence
-            if (bounds.unsettled_within(groups) & confident).any():
-                return False
-    return True

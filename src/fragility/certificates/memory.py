@@ -389,9 +389,10 @@ class Certificates(Audit):
             return opening
         s = self.summary()
         return (
-            f"{opening} (mean confidence {s.mean_confidence:.3f}, mean flip budget {s.mean_flip_budget:.3f}, "
-            f"{1 - s.share_never_flips:.1%} flip along the path, mean RCMA {s.mean_rcma:.3f}, "
-            f"mean FDS {s.mean_fds:.3f}, mean exposure {s.mean_exposure:.3f})"
+            f"{opening} (mean confidence {s['mean_confidence'].value:.3f}, "
+            f"mean flip budget {s['mean_flip_budget'].value:.3f}, "
+            f"{1 - s['never_flips'].value:.1%} flip along the path, mean RCMA {s['mean_rcma'].value:.3f}, "
+            f"mean FDS {s['mean_fds'].value:.3f}, mean exposure {s['mean_exposure'].value:.3f})"
         )
 
     def _repr_html_(self) -> str:

@@ -347,7 +347,7 @@ def _print_summary(certs: StoredAudit, folder: Path, seconds: float, segments: S
     console = out()
     console.print(f"{summary.rows} certificates in {folder} ({seconds:.1f} s, engine {certs.engine})")
     console.print(describe_early_flips(summary))
-    few = describe_few_confident(summary.confident, summary.rows, summary.min_confidence)
+    few = describe_few_confident(summary["confident"].count, summary.rows, summary.min_confidence)
     if few is not None:
         console.print(f"{few[0].upper()}{few[1:]}")
     if certs.protocol.artificial:
@@ -362,11 +362,12 @@ def _print_summary(certs: StoredAudit, folder: Path, seconds: float, segments: S
 
 def describe_early_flips(summary: AuditSummary) -> str:
     """How many confident predictions flip early, and how they were counted."""
-    early, sure = summary.early, f"{summary.confident} predictions are at least {summary.min_confidence:.0%} confident"
+    early, count = summary["flips_early"], summary["confident"].count
+    sure = f"{count} predictions are at least {summary.min_confidence:.0%} confident"
     if not early.rows:
         return sure
     flips = f"{write_early(early, 'confident predictions')}: one or two groups of evidence are lost"
-    return f"{sure}. {flips}. {describe_counting(early, summary.early_on_path)}"
+    return f"{sure}. {flips}. {describe_counting(early, summary['early_on_path'].count)}"
 
 
 def block_lines(certs: fg.Certificates | StoredAudit) -> list[str]:
@@ -407,16 +408,18 @@ def lattice_lines(certs: fg.Certificates | StoredAudit, summary: AuditSummary) -
     declared = certs.lattice_declaration
     if declared is None:
         return []
-    which = f"{summary.searched} most exposed confident predictions" if declared.is_partial else "predictions"
-    counts = (
-        f"for {summary.fewer_suffice} a smaller failing set exists than the path found",
-        f"for {summary.path_missed} the path found none, but a failing set exists" if summary.path_missed else "",
-        f"{summary.never_fails} hold whatever groups are lost",
-        f"{summary.unsettled} are not settled" if summary.unsettled else "",
+    searched, fewer, missed, proved, unsettled = (
+        summary[name].count for name in ("searched", "fewer_suffice", "path_missed", "proved", "unsettled")
     )
-    lines = [f"smallest failing sets of the {which}: {'; '.join(filter(None, counts))}"] if summary.searched else []
-    if summary.decisions_lost is not None:
-        share = summary.decisions_lost / max(summary.rows, 1)
-        condition = declared.condition(certs.protocol)
-        lines.append(f"{summary.decisions_lost:.1f} decisions ({share:.1%}) are expected to be lost {condition}")
+    which = f"{searched} most exposed confident predictions" if declared.is_partial else "predictions"
+    counts = (
+        f"for {fewer} a smaller failing set exists than the path found",
+        f"for {missed} the path found none, but a failing set exists" if missed else "",
+        f"{proved} hold whatever groups are lost",
+        f"{unsettled} are not settled" if unsettled else "",
+    )
+    lines = [f"smallest failing sets of the {which}: {'; '.join(filter(None, counts))}"] if searched else []
+    if "lost" in summary:
+        lost, condition = summary["lost"], declared.condition(certs.protocol)
+        lines.append(f"{lost.total:.1f} decisions ({lost.value:.1%}) are expected to be lost {condition}")
     return lines

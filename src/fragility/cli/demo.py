@@ -38,8 +38,9 @@ def demo(out_dir: Out = Path("demo-audit")) -> None:
     made = run_demo(out_dir)
     summary = made.summary
     _print_lines(
-        f"A gradient boosting model, right on {summary.accuracy:.0%} of {summary.rows} held-out loan applications. "
-        f"{summary.confident} predictions are at least {summary.min_confidence:.0%} confident.",
+        f"A gradient boosting model, right on {summary['accuracy'].value:.0%} of {summary.rows} held-out loan "
+        "applications. "
+        f"{summary['confident'].count} predictions are at least {summary.min_confidence:.0%} confident.",
         *write_headline(made.report.summary.audits[0]),
         "",
         "A lost field takes a typical value. Does the finding depend on that choice? The same under other baselines:",
@@ -80,8 +81,8 @@ def _print_failing_sets(made: Demo) -> None:
     out().print(table)
     _print_lines(
         f"Of the {len(sure)} confident predictions {sizes[1]} flip when one field is lost, {sizes[2]} only when two "
-        f"are, {more} only when three or more are. {summary.never_fails} hold whatever is lost; {summary.unsettled} "
-        "are not settled."
+        f"are, {more} only when three or more are. {summary['proved'].count} hold whatever is lost; "
+        f"{summary['unsettled'].count} are not settled."
     )
 
 

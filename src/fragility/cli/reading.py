@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from fragility.certificates import AuditSummary, Certificate, StoredAudit
     from fragility.certificates.comparison import AuditChanges
     from fragility.formats import CsvFormat
-    from fragility.intervals import Share
     from fragility.protocol import Protocol
     from fragility.report.summary import PairedAudits
     from fragility.segments import SegmentShares
@@ -248,69 +247,68 @@ def read_labels(
     return dict(zip(given.ids, require_labels(given, target, path).tolist(), strict=True))
 
 
-def _write_share(value: float) -> str:
-    return "none confident" if value != value else f"{value:.1%}"
+LABELS = {
+    "accuracy": "accuracy",
+    "confident_accuracy": "  of confident predictions",
+    "rows": "rows",
+    "mean_confidence": "mean confidence",
+    "mean_margin": "mean margin m(x)",
+    "mean_flip_budget": "mean flip budget k*",
+    "never_flips": "never flips on the path",
+    "mean_fds": "mean FDS",
+    "mean_exposure": "mean exposure",
+    "mean_rcma": "  targeted (RCMA)",
+    "median_independent_loss": "  independent loss, median",
+    "mean_independent_loss": "  independent loss, mean",
+    "mean_common_loss": "  common loss",
+    "confident": "confident predictions",
+    "flips_after_one": "  flip after one group",
+    "flips_early": "  flip within two groups",
+    "holds": "  hold whatever groups are lost",
+    "confident_mean_fds": "  mean FDS",
+    "confident_mean_exposure": "  mean exposure",
+    "stability": "  under other baselines",
+    "fewer_suffice": "a smaller failing set than the path found",
+    "path_missed": "the path found none, a failing set exists",
+    "proved": "no loss of groups flips it",
+    "unsettled": "smallest set not settled",
+    "mean_smallest_size": "mean smallest set",
+    "lost": "decisions expected to be lost",
+}
+COUNTED = ("fewer_suffice", "path_missed", "proved", "unsettled")  # whose shares are of few rows
 
 
-def _write_known(share: Share) -> str:
-    """Return a share of the confident predictions; the mark says that it is not known of all of them."""
-    return f"{'' if share.exact else '>= '}{share.value:.1%}" if share.rows else "none confident"
+def _write_measure(audit: StoredAudit, summary: AuditSummary, name: str) -> str:
+    """Return a measure of an audit; a mark says that a share is not known of all predictions."""
+    from fragility.blocks.baselines.comparison import name_stability
 
-
-def _write_number(value: float) -> str:
-    return "none confident" if value != value else f"{value:.3f}"
-
-
-MEASURES: tuple[tuple[str, Callable[[AuditSummary], str]], ...] = (
-    ("rows", lambda s: f"{s.rows}"),
-    ("mean confidence", lambda s: _write_number(s.mean_confidence)),
-    ("mean margin m(x)", lambda s: _write_number(s.mean_margin)),
-    ("mean flip budget k*", lambda s: _write_number(s.mean_flip_budget)),
-    ("never flips on the path", lambda s: _write_share(s.share_never_flips)),
-    ("mean FDS", lambda s: _write_number(s.mean_fds)),
-    ("mean exposure", lambda s: _write_number(s.mean_exposure)),
-    ("  targeted (RCMA)", lambda s: _write_number(s.mean_rcma)),
-    ("  independent loss, median", lambda s: _write_number(s.median_independent_loss)),
-    ("  independent loss, mean", lambda s: _write_number(s.mean_independent_loss)),
-    ("  common loss", lambda s: "-" if s.mean_common_loss != s.mean_common_loss else _write_number(s.mean_common_loss)),
-    ("confident predictions", lambda s: f"{s.confident} ({s.confident / s.rows:.1%})"),
-    ("  flip after one group", lambda s: _write_known(s.after_one)),
-    ("  flip within two groups", lambda s: _write_known(s.early)),
-    ("  hold whatever groups are lost", lambda s: _write_known(s.holds)),
-    ("  mean FDS", lambda s: _write_number(s.confident_mean_fds)),
-    ("  mean exposure", lambda s: _write_number(s.confident_mean_exposure)),
-)
-
-BLOCK_MEASURES: tuple[tuple[str, str, Callable[[float], str]], ...] = (
-    ("a smaller failing set than the path found", "fewer_suffice", lambda value: f"{value}"),
-    ("the path found none, a failing set exists", "path_missed", lambda value: f"{value}"),
-    ("no loss of groups flips it", "never_fails", lambda value: f"{value}"),
-    ("smallest set not settled", "unsettled", lambda value: f"{value}"),
-    ("mean smallest set", "mean_smallest_size", lambda value: _write_number(value) if value == value else "-"),
-    ("decisions expected to be lost", "decisions_lost", lambda value: f"{value:.1f}"),
-)
+    if name in ("rows", "stability"):
+        return f"{summary.rows}" if name == "rows" else name_stability(audit.baselines)
+    if name not in summary:
+        return "-"
+    found = summary[name]
+    if name in COUNTED:
+        return f"{found.count}"
+    if name == "lost":
+        return f"{found.total:.1f}"
+    if not found.rows:
+        return "-" if name == "mean_smallest_size" else "none confident"
+    if not hasattr(found, "count"):
+        return f"{found.value:.3f}"
+    share = f"{'' if found.exact else '>= '}{found.value:.1%}"
+    return f"{found.count} ({share})" if name == "confident" else share
 
 
 def _tabulate_audits(directories: list[Path], audits: list[StoredAudit], summaries: list[AuditSummary]) -> Table:
-    from fragility.blocks.baselines.comparison import name_stability
-
     table = Table("")
     for directory in directories:
         table.add_column(escape(str(directory)), overflow="fold")
     table.add_row("model", *(escape(audit.manifest.model.kind) for audit in audits))
-    if summaries[0].accuracy is not None:
-        table.add_row("accuracy", *(_write_share(s.accuracy or 0.0) for s in summaries))
-        table.add_row("  of confident predictions", *(_write_share(s.confident_accuracy or 0.0) for s in summaries))
-    for name, measure in MEASURES:
-        table.add_row(name, *(measure(s) for s in summaries))
-    table.add_row("  under other baselines", *(name_stability(audit.baselines) for audit in audits))
-    for name, field, show_figure in BLOCK_MEASURES:
-        figures = [getattr(s, field) for s in summaries]
-        if any(figure is not None for figure in figures):
-            table.add_row(name, *("-" if figure is None else show_figure(figure) for figure in figures))
-    for operator in summaries[0].no_flip_under:
-        values = [s.no_flip_under.get(operator) for s in summaries]
-        table.add_row(f"no flip under {operator}", *("-" if v is None else _write_share(v) for v in values))
+    fading = [name for name in summaries[0].measures if name.startswith("no_flip_under_")]
+    for name, label in {**LABELS, **{name: name.replace("_", " ", 3) for name in fading}}.items():
+        if name in ("rows", "stability", "mean_common_loss") or any(name in summary for summary in summaries):
+            cells = [_write_measure(audit, own, name) for audit, own in zip(audits, summaries, strict=True)]
+            table.add_row(label, *cells)
     return table
 
 

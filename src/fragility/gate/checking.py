@@ -27,11 +27,12 @@ import pyarrow as pa
 from fragility.blocks.baselines.comparison import name_stability
 from fragility.certificates import Audit, open_audit
 from fragility.certificates.comparison import differences_between, list_differences
+from fragility.certificates.measures import EXPOSED, read_whole
 from fragility.errors import Advice, DataError
 from fragility.files import write_text
 from fragility.gate.estimates import RetrainedEstimates, compare_retrained
 from fragility.gate.measuring import AuditEvidence, choose_counting, cut_into_segments, prepare_estimator
-from fragility.gate.rules import MEASURES, PREDICTED, Rule, parse_rules, write_rules
+from fragility.gate.rules import PREDICTED, Rule, parse_rules, write_rules
 from fragility.gate.scales import ENTRIES, check_scales, check_written_for, read_scales
 from fragility.gate.verdicts import GateResult, Outcome, Verdict
 from fragility.policy import LabelledRows
@@ -41,7 +42,6 @@ from fragility.stress.labels import BrittleLabels
 from fragility.text import BriefRepr
 
 LARGEST_FILE = 1_000_000  # bytes of a rules file
-EXPOSED = 0.5
 AnyAudit: TypeAlias = Audit | str | os.PathLike[str]
 AnyStress: TypeAlias = BrittleLabels | pa.Table
 
@@ -338,7 +338,7 @@ def _open_retrained(given: AnyAudit | Sequence[AnyAudit]) -> list[Audit]:
 
 def _say_underivable(given: Sequence[AuditEvidence], min_confidence: float) -> tuple[str | Advice, ...]:
     """Return why no rule follows from audits: what they show bounds no share below 100%."""
-    confident = min(int((one.read("confidence")["confidence"] >= min_confidence).sum()) for one in given)
+    confident = min(int(read_whole(one.audit, (), min_confidence).confident.sum()) for one in given)
     noun = "prediction is" if confident == 1 else "predictions are"
     return (
         f"no rule can be derived: {confident} {noun} at least {min_confidence:.0%} confident, too few to bound a share "
@@ -397,7 +397,7 @@ def _judge(
     against: RetrainedEstimates,
     level: float,
 ) -> Verdict:
-    new, larger_is_worse = audits.bound_mean(level), MEASURES[rule.measure].larger_is_worse
+    new, larger_is_worse = audits.bound_mean(level), rule.measured.larger_is_worse
     earlier = shared = None
     if rule.allowance is None:
         lower, upper = new.lower, new.upper

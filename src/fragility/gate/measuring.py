@@ -8,15 +8,14 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
-from fragility.arrays import Booleans, Floats, Integers
+from fragility.arrays import Booleans, Integers
 from fragility.certificates import Audit
-from fragility.certificates.flips import bound_flips, flip_columns, settled_within
+from fragility.certificates.measures import Measure, label_rows, read_whole, settled_within, write_class
 from fragility.errors import Advice, CertificateError, DataError
 from fragility.gate.estimates import Estimate, Keys, estimate_auroc, estimate_mean, estimate_share
 from fragility.gate.rules import PATH, PREDICTED, SETS, Rule
-from fragility.ids import IdSpan, id_keys, id_text, places_by_id, say_unlabelled
+from fragility.ids import RowLabels, id_keys
 from fragility.policy import LabelledRows
 from fragility.segments import read_by, read_values, segment_rows
 
@@ -32,13 +31,30 @@ class AuditEvidence:
     labels: Mapping[Any, Any] | None = None  # true classes by id
     stress: LabelledRows | None = None
 
-    def read(self, *columns: str) -> dict[str, Any]:
-        """Return columns of the certificates as arrays; predicted classes as text."""
-        table = pa.concat_tables(self.audit.batches(columns))
-        found = {name: table.column(name).to_numpy() for name in columns if name != PREDICTED}
-        if PREDICTED in columns:
-            found[PREDICTED] = np.array([str(value) for value in table.column(PREDICTED).to_pylist()], dtype=object)
-        return found
+    def estimate(self, measure: Measure, min_confidence: float, *, search: bool = True) -> Estimator:
+        """Return what estimates a measure on any rows of the audit."""
+        known: dict[str, Any] = {}
+        if self.labels is not None:
+            known["labels"] = label_rows(self.labels)
+        if self.stress is not None:
+            self.stress.check_made_under(self.audit.protocol)
+            known["brittle"] = RowLabels(self.stress.brittle_by_id)
+        rows = read_whole(self.audit, [measure], min_confidence, search=search, **known)
+        values, _ = measure.read(rows)
+        positive = None if measure.positive is None else np.asarray(measure.positive(rows))
+        for labels in known.values():
+            labels.check()
+        counted, keys = ~np.isnan(values), self.keys
+
+        def estimate(segment: Booleans, level: float) -> Estimate:
+            own = segment & counted
+            if positive is not None:
+                return estimate_auroc(values[own], positive[own], keys[own], level)
+            if measure.kind == "share":
+                return estimate_share(values[own] > 0.0, keys[own], level)
+            return estimate_mean(values[own], keys[own], level)
+
+        return estimate
 
     @cached_property
     def ids(self) -> list[Any]:
@@ -74,86 +90,32 @@ def prepare_estimator(
     rule: Rule, evidence: AuditEvidence, min_confidence: float, counted: str | None = None
 ) -> Estimator:
     """Return what estimates the measure of a rule on any rows of an audit; counted: as `choose_counting` says."""
+    audit = evidence.audit
     if rule.measure == "flips_early":
-        protocol, declared = evidence.audit.protocol, evidence.audit.manifest.lattice
-        most = protocol.depth if counted == PATH else len(protocol.groups)
+        most = audit.protocol.depth if counted == PATH else len(audit.protocol.groups)
         if rule.groups > most:
             raise DataError(
                 f"a rule asks which predictions flip within {rule.groups} groups, but the audit removes only {most}; "
                 "lower groups, or audit with a larger depth"
             )
-        table = pa.concat_tables(evidence.audit.batches(["confidence", *flip_columns(declared)]))
-        bounds = bound_flips(table, protocol, declared, search=counted == SETS)
-        confident = table.column("confidence").to_numpy() >= min_confidence
-        return _share_of(bounds.flips_within(rule.groups), confident, evidence.keys)
-    if rule.measure == "exposure":
-        column = evidence.audit.column_ranked_by(rule.mode or "exposure")
-        got = evidence.read("confidence", column)
-        known = ~np.isnan(got[column])  # the rows that have a block of failure modes
-        return _share_of(got[column] > rule.above, (got["confidence"] >= min_confidence) & known, evidence.keys)
-    if rule.measure == "lost":
-        column = evidence.audit.column_ranked_by("failure_probability")
-        got = evidence.read(column)
-        return _mean_of(got[column], ~np.isnan(got[column]), evidence.keys)
-    if rule.measure == "brittle":
-        return _estimate_brittle(evidence)
-    if evidence.labels is None:
-        raise DataError(
-            f"a rule about {rule.measure} needs the true classes; give them with ", Advice("labels", "--labels")
-        )
-    got = evidence.read("confidence", PREDICTED)
-    truth = _true_classes(evidence.labels, evidence.ids)
-    if rule.measure == "accuracy":
-        return _share_of(truth == got[PREDICTED], np.ones(len(truth), dtype=bool), evidence.keys)
-    classes = [str(label) for label in evidence.audit.classes]
-    if len(classes) != 2:
-        raise DataError(f"a rule about auroc needs a model of two classes, this one has {len(classes)}; use accuracy")
-    scores = np.where(got[PREDICTED] == classes[1], got["confidence"], 1.0 - got["confidence"])
-    return _auroc_of(scores, truth == classes[1], evidence.keys)
-
-
-def _share_of(holds: Booleans, counted: Booleans, keys: Keys) -> Estimator:
-    def estimate(segment: Booleans, level: float) -> Estimate:
-        own = segment & counted
-        return estimate_share(holds[own], keys[own], level)
-
-    return estimate
-
-
-def _mean_of(values: Floats, counted: Booleans, keys: Keys) -> Estimator:
-    def estimate(segment: Booleans, level: float) -> Estimate:
-        own = segment & counted
-        return estimate_mean(values[own], keys[own], level)
-
-    return estimate
-
-
-def _auroc_of(scores: Floats, positive: Booleans, keys: Keys) -> Estimator:
-    return lambda segment, level: estimate_auroc(scores[segment], positive[segment], keys[segment], level)
-
-
-def _estimate_brittle(evidence: AuditEvidence) -> Estimator:
-    labelled = evidence.stress
-    if labelled is None:
+    elif rule.measure == "exposure":
+        audit.column_ranked_by(rule.mode or "exposure")  # refuses what the certificates lack
+    elif rule.measure == "lost":
+        audit.column_ranked_by("failure_probability")
+    elif rule.measure == "brittle" and evidence.stress is None:
         raise DataError(
             "a rule about brittle predictions needs labels from held-out stress; give them with ",
             Advice("stress", "--stress"),
         )
-    labelled.check_made_under(evidence.audit.protocol)
-    ids = evidence.ids
-    places, lacking = places_by_id(ids, labelled.ids)
-    if lacking:
-        raise DataError(*say_unlabelled(len(lacking), len(ids), lacking[0], IdSpan(ids), IdSpan(labelled.ids)))
-    return _share_of(labelled.brittle[places], labelled.high_confidence[places], evidence.keys)
-
-
-def _true_classes(labels: Mapping[Any, Any], ids: Sequence[Any]) -> Any:
-    """Return (n,) the true classes of some rows as text; refuse labels that lack one."""
-    by_text = {id_text(own_id): str(label) for own_id, label in labels.items()}
-    lacking = [own_id for own_id in ids if id_text(own_id) not in by_text]
-    if lacking:
-        raise DataError(*say_unlabelled(len(lacking), len(ids), lacking[0], IdSpan(ids), IdSpan(labels)))
-    return np.array([by_text[id_text(own_id)] for own_id in ids], dtype=object)
+    elif rule.measure in ("accuracy", "auroc") and evidence.labels is None:
+        raise DataError(
+            f"a rule about {rule.measure} needs the true classes; give them with ", Advice("labels", "--labels")
+        )
+    if rule.measure == "auroc" and len(audit.classes) != 2:
+        raise DataError(
+            f"a rule about auroc needs a model of two classes, this one has {len(audit.classes)}; use accuracy"
+        )
+    return evidence.estimate(rule.measured, min_confidence, search=counted != PATH)
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,10 +137,10 @@ def cut_into_segments(by: str | None, audits: Sequence[AuditEvidence]) -> list[S
     if by is None:
         return [Segments((None,), np.zeros(len(one.audit), dtype=np.int64)) for one in audits]
     if by == PREDICTED:
-        names = tuple(str(label) for label in audits[0].audit.classes)
+        names = tuple(write_class(label) for label in audits[0].audit.classes)
         found = []
         for one in audits:
-            predicted = one.read(PREDICTED)[PREDICTED]
+            predicted = read_whole(one.audit, (), 0.0, columns=[PREDICTED]).predicted
             if other := sorted(set(predicted) - set(names)):
                 raise CertificateError(f"the earlier audit predicts {other[0]!r}, which is no class of the new model")
             found.append(Segments(names, np.array([names.index(label) for label in predicted], dtype=np.int64)))

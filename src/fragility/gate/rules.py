@@ -23,10 +23,11 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Literal
 
+from fragility.certificates.measures import AUROC, BRITTLE, LOST, RIGHT, Measure, exposed, flips_within
 from fragility.errors import DataError
 from fragility.evidence.modes import MODES
 from fragility.schemas import FilledText, Level, Positive, Share, check_fields, one_of, read_document
@@ -35,22 +36,13 @@ from fragility.scores import EARLY
 PREDICTED = "predicted"  # segments by predicted class
 
 
-@dataclass(frozen=True, slots=True)
-class Measure:
-    """What a rule may measure."""
-
-    meaning: str
-    larger_is_worse: bool
-    options: tuple[str, ...] = ()  # fields of a rule that it reads
-
-
-MEASURES = {
-    "flips_early": Measure("confident predictions that flip within {groups} groups", True, ("groups", "counted")),
-    "exposure": Measure("confident predictions with an exposure{to_mode} above {above:g}", True, ("mode", "above")),
-    "lost": Measure("decisions expected to be lost at the declared rates", True),
-    "brittle": Measure("confident predictions that are brittle under held-out stress", True),
-    "accuracy": Measure("right predictions", False),
-    "auroc": Measure("AUROC of the model", False),
+MEASURES: dict[str, tuple[Callable[[Rule], Measure], tuple[str, ...]]] = {  # and the fields of a rule that it reads
+    "flips_early": (lambda rule: flips_within(rule.groups), ("groups", "counted")),
+    "exposure": (lambda rule: exposed(rule.above, rule.mode), ("mode", "above")),
+    "lost": (lambda rule: LOST, ()),
+    "brittle": (lambda rule: BRITTLE, ()),
+    "accuracy": (lambda rule: RIGHT, ()),
+    "auroc": (lambda rule: AUROC, ()),
 }
 SETS, PATH = "sets", "path"
 LIMITS = ("at_most", "at_least", "allowance")
@@ -98,23 +90,24 @@ class Rule:
 
     def __post_init__(self) -> None:
         check_fields(self, "a rule", DataError)
-        own, given = MEASURES[self.measure], [name for name in LIMITS if getattr(self, name) is not None]
-        wanted = ("at_most" if own.larger_is_worse else "at_least", "allowance")
+        given = [name for name in LIMITS if getattr(self, name) is not None]
+        wanted = ("at_most" if self.measured.larger_is_worse else "at_least", "allowance")
         if len(given) != 1 or given[0] not in wanted:
             got = " and ".join(given) or "none"
             raise DataError(f"a rule about {self.measure} has one limit, {wanted[0]} or allowance; got {got}")
         for name in ("groups", "above", "mode", "counted"):
-            if name not in own.options and name in self.to_dict():
+            if name not in MEASURES[self.measure][1] and name in self.to_dict():
                 raise DataError(f"a rule about {self.measure} does not read {name}; leave it out")
+
+    @property
+    def measured(self) -> Measure:
+        """What the rule is about."""
+        return MEASURES[self.measure][0](self)
 
     @property
     def title(self) -> str:
         """What the rule is called: its name, or what it measures."""
-        if self.name is not None:
-            return self.name
-        to_mode = "" if self.mode is None else f" to {self.mode} values"
-        meaning = MEASURES[self.measure].meaning
-        return meaning.format(groups=self.groups, above=self.above, to_mode=to_mode)
+        return self.name or self.measured.title
 
     def to_dict(self) -> dict[str, Any]:
         """Return what is declared.

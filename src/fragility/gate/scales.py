@@ -65,35 +65,12 @@ ENTRIES: dict[str, Callable[[Audit], str]] = {
     "outages": lambda audit: _write_modes(audit)["outages"],
     "rates": _write_rates,
 }
-STATES = ("groups", "nominal", "decision", "reading", "resolution")  # which states are asked, and what counts as a flip
-MARGINS = (*STATES, "smoothing")
-BY_MEASURE = {
-    "flips_early": (*STATES, "baseline"),
-    "exposure": (*MARGINS, "baseline", "depth", "operators", "severities", "exposure_weights"),
-    "lost": ("groups", "nominal", "decision", "resolution", "baseline", "rates"),
-    "brittle": (*MARGINS, "baseline"),
-    "accuracy": ("decision",),
-    "auroc": (),
-}
-BY_MODE = {
-    "lost": ("baseline",),
-    "wrong": ("catalogue_size",),
-    "noisy": ("noise",),
-    "sentinel": ("sentinels",),
-    "outage": ("outages", "baseline"),
-}
 
 
 def read_scales(rules: Sequence[Rule], audit: Audit) -> dict[str, str]:
     """Return the entries that scale what these rules measure, as an audit declares them, in words."""
-    wanted = {name for rule in rules for name in _list_entries(rule)}
+    wanted = {name for rule in rules for name in rule.measured.scales or ()}
     return {name: write(audit) for name, write in ENTRIES.items() if name in wanted}
-
-
-def _list_entries(rule: Rule) -> tuple[str, ...]:
-    if rule.measure == "exposure" and rule.mode is not None:
-        return (*MARGINS, "min_confidence", *BY_MODE.get(rule.mode, ()))
-    return BY_MEASURE[rule.measure]
 
 
 def check_scales(rule: Rule, audit: Audit, other: Audit) -> None:

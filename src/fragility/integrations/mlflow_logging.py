@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fragility.arrays import Booleans, Floats
 from fragility.certificates import Audit, Certificates, StoredAudit, open_audit
 from fragility.certificates.folder import MANIFEST_FILE, read_manifest
+from fragility.certificates.measures import BRITTLE
 from fragility.errors import DataError, first_line
-from fragility.gate import GateResult, Rule
-from fragility.gate.estimates import Estimate, estimate_mean
-from fragility.gate.measuring import AuditEvidence, prepare_estimator
+from fragility.gate import GateResult
+from fragility.gate.estimates import Estimate
+from fragility.gate.measuring import AuditEvidence
 from fragility.integrations.mlflow import import_mlflow
 from fragility.intervals import Share, share_of
 from fragility.policy import LabelledRows
@@ -37,6 +37,7 @@ from fragility.stress.labels import BrittleLabels
 from fragility.trust.signing import SIGNATURE_FILE
 
 NAME = "fragility"
+SHARES, MEANS = ("flips_after_one", "flips_early", "holds"), ("confident_mean_exposure", "lost")  # measures logged
 ONE_SIDED = 0.975  # two such bounds hold together with 95%
 LONGEST_PARAM = 250  # characters; stores differ in how many they take
 CERTIFICATES, REPORT, PROTOCOL, GATE = "certificates", "report.html", "protocol.json", "gate.json"
@@ -175,7 +176,7 @@ def prepare_audit(
     if gate is not None and not any(model.endswith(audited) for model in gate.models):
         raise DataError(f"the verdicts are of another model, {gate.models[0]}; check the audit that is logged")
     check_name(name)
-    metrics = measure_audit(audit, numbers, stress) | _count_verdicts(gate)
+    metrics = measure_audit(audit, numbers.min_confidence, stress) | _count_verdicts(gate)
     with tempfile.TemporaryDirectory(prefix="fragility-mlflow-") as temporary:
         home = Path(temporary)
         report.save(home / REPORT)
@@ -249,46 +250,27 @@ def _list_digests(audit: Audit, gate: GateResult | None) -> dict[str, str]:
 
 
 def measure_audit(
-    audit: Audit, numbers: AuditNumbers, stress: BrittleLabels | pa.Table | None = None
+    audit: Audit, min_confidence: float, stress: BrittleLabels | pa.Table | None = None
 ) -> dict[str, float]:
     """Return the metrics of an audit by name, each with ``_low`` and ``_high``; none that no row shows."""
-    confident, evidence = numbers.confident, AuditEvidence(audit)
-    found: dict[str, float] = {"rows": numbers.everything.rows, "confident_rows": confident.rows}
-    estimates: dict[str, Share | Estimate] = {
-        "flips_within_one": confident.flips_after_one,
-        "flips_early": confident.flips_early,
-        "holds": confident.holds,
-        "mean_exposure": _mean_of(evidence, "exposure", numbers.min_confidence),
-    }
-    if confident.rows:  # a share is exact where no row is left of which it is not known; else it is at least this
-        found["flips_early_unsettled"] = confident.flips_early.unsettled
-        found["holds_unsettled"] = confident.holds.unsettled
-    modes, lattice = audit.modes_declaration, audit.lattice_declaration
-    for mode in modes.units if modes is not None else ():
-        estimates[f"mean_exposure_{mode}"] = _mean_of(evidence, f"exposure_{mode}", numbers.min_confidence)
-    if lattice is not None and lattice.has_failures:
-        estimates["lost"] = _mean_of(evidence, "failure_probability", 0.0)
+    evidence = AuditEvidence(audit, stress=None if stress is None else LabelledRows.of(stress, min_confidence))
+    tally, every = audit.tally(min_confidence=min_confidence), np.ones(len(audit), dtype=bool)
+    found: dict[str, float] = {"rows": tally.rows, "confident_rows": tally.share("confident").count}
+    estimates: dict[str, Share | Estimate] = {}
+    for name, measure in tally.measures.items():
+        if name in SHARES:
+            share = estimates[name] = tally.share(name)
+            if share.rows and measure.unsettled is not None:  # a share is exact if no row is unsettled
+                found[f"{name}_unsettled"] = share.unsettled
+        elif name.startswith(MEANS):
+            estimates[name] = evidence.estimate(measure, min_confidence)(every, ONE_SIDED)
     if stress is not None:
-        estimates["brittle"] = _count_brittle(audit, stress, numbers.min_confidence)
+        brittle = evidence.estimate(BRITTLE, min_confidence)(every, ONE_SIDED)
+        estimates["brittle"] = share_of(round(brittle.value * brittle.rows) if brittle.rows else 0, brittle.rows)
     for name, estimate in estimates.items():
         if estimate.rows:
             found |= {name: estimate.value, f"{name}_low": estimate.lower, f"{name}_high": estimate.upper}
     return found
-
-
-def _mean_of(evidence: AuditEvidence, column: str, min_confidence: float) -> Estimate:
-    """Return the mean of a column over the confident rows that have it."""
-    got = evidence.read("confidence", column)
-    values: Floats = np.asarray(got[column], dtype=np.float64)
-    counted: Booleans = (got["confidence"] >= min_confidence) & ~np.isnan(values)
-    return estimate_mean(values[counted], evidence.keys[counted], ONE_SIDED)
-
-
-def _count_brittle(audit: Audit, stress: BrittleLabels | pa.Table, min_confidence: float) -> Share:
-    evidence = AuditEvidence(audit, stress=LabelledRows.of(stress, min_confidence))
-    estimate = prepare_estimator(Rule(measure="brittle", at_most=1.0), evidence, min_confidence)
-    found = estimate(np.ones(len(audit), dtype=bool), ONE_SIDED)
-    return share_of(round(found.value * found.rows) if found.rows else 0, found.rows)
 
 
 def _count_verdicts(gate: GateResult | None) -> dict[str, float]:

@@ -2,56 +2,31 @@
 
 A source is plain JSON, and one of two:
 
-    {"file": F, "pointer": P}                       the value at a JSON pointer (RFC 6901) of a file of the pack
-    {"certificates": F, "where": W, "aggregate": A} computed from the table of certificates in a folder of the pack
-      W   conditions [column, operator, value] that a row must meet, all of them; a missing value meets none
-      A   "count" of such rows; "share" of them that meet "holds", another condition; "mean" or "sum" of "column";
-          "accuracy": the share whose predicted class is that of the file "labels"
+    {"file": F, "pointer": P}                 the value at a JSON pointer (RFC 6901) of a file of the pack
+    {"certificates": F, "measure": M, "value": V, "min_confidence": C}
+      a measure of the certificates in a folder of the pack (``certificates.measures``); V is what of it: the "value" of
+      a share or mean, the "count" of rows, how many are "unsettled", or the "total"
 
-A column is one of the table, or one of two that follow from it (``certificates.flips``): "fewest_groups", the size of
-the smallest failing set known, and "proved_groups": no set of up to so many groups flips the prediction, proved.
-
-A sum is exact before it is rounded (math.fsum), so the order of the rows does not matter.
+Sums are exact before they are rounded, so the order of the rows does not matter.
 """
 
 from __future__ import annotations
 
-import math
-import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pandas as pd
-import pyarrow as pa
-
-from fragility.arrays import Booleans
 from fragility.blocks.baselines.comparison import STABILITY_WORDS, Stability
-from fragility.certificates import Audit
-from fragility.certificates.flips import bound_flips, flip_columns
+from fragility.certificates import Audit, AuditSummary
+from fragility.certificates.measures import list_measures
 from fragility.errors import CertificateError
 from fragility.files import read_json
-from fragility.gate.checking import EXPOSED
-from fragility.ids import id_text
-from fragility.intervals import share_of
 from fragility.packing.archive import NAME
-from fragility.scores import EARLY
-from fragility.wording import NONE_AT_ALL, NOT_SEARCHED
 
 AUDIT, MANIFEST = "audit", "audit/manifest.json"
 LABELS, RELIABILITY, VERDICTS, PARITY = "labels.json", "reliability.json", "gate/verdicts.json", "parity"
-FEWEST, PROVED = FOLLOWING = ("fewest_groups", "proved_groups")
-COUNTED = ("count", "share", "accuracy")
-COMPARE: dict[str, Callable[[Any, Any], Any]] = {
-    "<": operator.lt,
-    "<=": operator.le,
-    ">=": operator.ge,
-    ">": operator.gt,
-    "==": operator.eq,
-    "!=": operator.ne,
-}
+VALUES = ("value", "count", "unsettled", "total")
 Source = dict[str, Any]
 
 
@@ -85,6 +60,7 @@ class SourceReader:
     def __init__(self, folder: Path, audit: Audit, documents: Mapping[str, Any] | None = None) -> None:
         self.folder, self.audit = folder, audit
         self._documents: dict[str, Any] = dict(documents or {})
+        self._summaries: dict[float, AuditSummary] = {}
 
     def has(self, name: str) -> bool:
         """Whether the pack has a document."""
@@ -103,75 +79,25 @@ class SourceReader:
         return self._documents[name]
 
     def compute(self, source: Mapping[str, Any]) -> float | int | str | None:
-        """Return the value that a source stands for."""
+        """Return the value that a source stands for; None if no row has one."""
         if "pointer" in source:
             value: float | int | str | None = _resolve_pointer(self.document(source["file"]), source["pointer"])
             return value
-        if source["aggregate"] in COUNTED:
-            held, rows = self.count(source)
-            return rows if source["aggregate"] == "count" else held / rows if rows else None
-        values, _ = self._add(source)  # those that are there: a missing one counts neither above nor below
-        total = math.fsum(values)
-        return total if source["aggregate"] == "sum" else total / len(values) if values else None
+        if source["value"] not in VALUES:
+            raise CertificateError(f"a figure is one of {', '.join(VALUES)} of a measure, got {source['value']!r:.80}")
+        found = self.measure(source)
+        return None if source["value"] == "value" and not found.rows else getattr(found, source["value"])
 
-    def count(self, source: Mapping[str, Any]) -> tuple[int, int]:
-        """Return how many rows have what a share is of, and of how many."""
-        sums, rows = self._add(source)
-        return round(math.fsum(sums)), rows
+    def measure(self, source: Mapping[str, Any]) -> Any:
+        """Return the measure that a source names."""
+        return self.summarise(source["min_confidence"])[source["measure"]]
 
-    def _add(self, source: Mapping[str, Any]) -> tuple[list[float], int]:
-        """Return what the rows that meet a source's conditions add to it, and how many they are."""
-        where, aggregate = source["where"], source["aggregate"]
-        conditions = [*where, *([source["holds"]] if aggregate == "share" else [])]
-        columns = list(dict.fromkeys([*(column for column, *_ in conditions), *_further_columns(source)]))
-        rows, sums = 0, list[float]()
-        labels = self._read_labels(source["labels"]) if aggregate == "accuracy" else {}
-        for batch in self.audit.batches(self._columns_behind(columns)):
-            table = self._read(batch, columns)
-            chosen = np.ones(len(batch), dtype=bool)
-            for condition in where:
-                chosen &= _meets(table, condition)
-            rows += int(chosen.sum())
-            if aggregate == "share":
-                sums.append(float((chosen & _meets(table, source["holds"])).sum()))
-            elif aggregate == "accuracy":
-                ids, predicted = table["id"][chosen], table["predicted"][chosen]
-                sums.append(float(sum(labels[id_text(i)] == str(p) for i, p in zip(ids, predicted, strict=True))))
-            elif aggregate in ("mean", "sum"):
-                values = table[source["column"]][chosen].astype(np.float64)
-                sums += values[~np.isnan(values)].tolist()
-        return sums, rows
-
-    def _columns_behind(self, columns: Sequence[str]) -> list[str]:
-        declared = self.audit.manifest.lattice
-        stored = [name for name in columns if name not in FOLLOWING]
-        followed = flip_columns(declared) if len(stored) < len(columns) else []
-        return list(dict.fromkeys([*stored, *followed])) or ["id"]
-
-    def _read(self, batch: pa.Table, columns: Sequence[str]) -> dict[str, Any]:
-        """Return columns of a table, and those that follow from it."""
-        followed: dict[str, Any] = {}
-        if any(name in FOLLOWING for name in columns):
-            bounds = bound_flips(batch, self.audit.protocol, self.audit.manifest.lattice)
-            followed = {FEWEST: bounds.fewest, PROVED: bounds.proved}
-        stored = (name for name in columns if name not in FOLLOWING)
-        return followed | {name: batch.column(name).to_numpy(zero_copy_only=False) for name in stored}
-
-    def _read_labels(self, name: str) -> dict[str, str]:
-        return {id_text(own_id): str(label) for own_id, label in self.document(name)}
-
-
-def _further_columns(source: Mapping[str, Any]) -> list[str]:
-    return (
-        ["id", "predicted"] if source["aggregate"] == "accuracy" else [source["column"]] if "column" in source else []
-    )
-
-
-def _meets(table: Mapping[str, Any], condition: Any) -> Booleans:
-    column, compare, value = condition
-    known, met = ~pd.isna(table[column]), np.zeros(len(table[column]), dtype=bool)
-    met[known] = COMPARE[compare](table[column][known], value)
-    return met
+    def summarise(self, min_confidence: float) -> AuditSummary:
+        """Return every measure of the certificates."""
+        if min_confidence not in self._summaries:
+            labels = dict(self.document(LABELS)) if self.has(LABELS) else None
+            self._summaries[min_confidence] = self.audit.summary(min_confidence=min_confidence, labels=labels)
+        return self._summaries[min_confidence]
 
 
 def _resolve_pointer(document: Any, pointer: str) -> Any:
@@ -182,38 +108,48 @@ def _resolve_pointer(document: Any, pointer: str) -> Any:
     return value
 
 
-def describe_source(source: Mapping[str, Any]) -> str:
+# --- what a pack tells ------------------------------------------------------------------------------------------
+
+SHOWN = {
+    "confident": ("count", "of them confident: at least {confident:g}% sure"),
+    "early_unsettled": (
+        "unsettled",
+        "of the confident predictions, of which it is not known whether two groups flip them",
+    ),
+    "searched": ("count", "predictions whose smallest failing set was searched"),
+    "proved": ("count", "of those keep their class whatever groups are lost, proved"),
+    "lost": ("total", "{words}"),
+}
+
+
+def describe_source(source: Mapping[str, Any], audit: Audit) -> str:
     """Return in words how a figure is computed."""
     if "pointer" in source:
         return f"{source['file']}, value at {source['pointer']}"
-    rows = " and ".join(" ".join(map(str, condition)) for condition in source["where"])
-    rows = f"certificates with {rows}" if rows else "all certificates"
-    match source["aggregate"]:
-        case "count":
-            return f"number of {rows}"
-        case "share":
-            return f"share of {rows} that have {' '.join(map(str, source['holds']))}"
-        case "accuracy":
-            return f"share of {rows} whose predicted class is that of {source['labels']}"
-        case aggregate:
-            return f"{aggregate} of {source['column']} over {rows}"
-
-
-# --- what a pack tells ------------------------------------------------------------------------------------------
+    measure = list_measures(audit, labels=True)[source["measure"]]
+    sure = f"confidence >= {source['min_confidence']:g}"
+    rows = f"certificates with {sure}" if measure.among == "confident" else "all certificates"
+    match source["value"], measure.kind:
+        case "unsettled", _:
+            return f"number of {rows} of which it is not settled whether {measure.formula}"
+        case "count", _:
+            return f"number of certificates with {sure if source['measure'] == 'confident' else measure.formula}"
+        case _, "share":
+            return f"share of {rows} that have {measure.formula}"
+        case value, _:
+            return f"{'sum' if value == 'total' else 'mean'} of {measure.columns[0]} over {rows}"
 
 
 def list_figures(reader: SourceReader, min_confidence: float) -> list[Figure]:
     """Return every figure that the files of a pack hold."""
-    declared = [*_declare_claims(reader.audit, min_confidence), *_declare_documents(reader, min_confidence)]
     found = []
-    for name, label, write, source in declared:
+    for name, label, write, source in _declare_figures(reader, min_confidence):
         value, interval = reader.compute(source), None
         shown = "no rows" if value is None else write(value)
-        if source.get("aggregate") in ("share", "accuracy") and value is not None:
-            share = share_of(*reader.count(source))
+        if source.get("value") == "value" and value is not None:
+            share = reader.measure(source)
             interval = f"{share.lower:.1%} to {share.upper:.1%}"
-            if name in UNSETTLED and reader.count(UNSETTLED[name](min_confidence, reader.audit))[1]:
-                shown = f"at least {shown}"
+            shown = shown if share.exact else f"at least {shown}"
         found.append(Figure(name, label, value, shown, interval, source))
     return found
 
@@ -221,49 +157,33 @@ def list_figures(reader: SourceReader, min_confidence: float) -> list[Figure]:
 Declared = tuple[str, str, Callable[[Any], str], Source]
 
 
-def _declare_claims(audit: Audit, min_confidence: float) -> Iterator[Declared]:
-    """Yield the figures that follow from certificates alone."""
-    confident = [["confidence", ">=", min_confidence]]
+def _declare_figures(reader: SourceReader, min_confidence: float) -> Iterator[Declared]:
+    """Yield what certificates show, and what lies beside them, in the order of the pages."""
+    audit, measures = reader.audit, list_measures(reader.audit, labels=True)
+
+    def declare(name: str, measure: str | None = None) -> Declared:
+        own = measures[measure or name]
+        value, label = SHOWN.get(name, ("value", own.label))
+        label = label.format(confident=100 * min_confidence, words=own.words)
+        write = {"value": _write_share, "total": _write_number}.get(value, _write_count)
+        source = {"certificates": AUDIT, "measure": measure or name, "value": value}
+        return name, label, write, {**source, "min_confidence": min_confidence}
+
     yield "rows", "predictions audited", _write_count, {"file": MANIFEST, "pointer": "/rows"}
-    yield "confident", f"of them confident: at least {100 * min_confidence:g}% sure", _write_count, _count(confident)
-    for name, groups, lost in (("flips_after_one", 1, "one group is"), ("flips_early", EARLY, "one or two groups are")):
-        fewest = [FEWEST, "<=", groups]
-        yield name, f"of the confident predictions flip when {lost} lost", _write_share, _share(confident, fewest)
-    label = "of the confident predictions, of which it is not known whether two groups flip them"
-    yield "early_unsettled", label, _write_count, _unsettled(EARLY)(min_confidence, audit)
-    on_path = _share(confident, ["flip_budget", "<=", min(EARLY, audit.protocol.depth)])
-    yield "early_on_path", "of the confident predictions flip within two groups of the path", _write_share, on_path
-    holds = _share(confident, [PROVED, ">=", len(audit.protocol.groups)])
-    yield "holds", "of the confident predictions hold whatever groups are lost, proved", _write_share, holds
+    yield from (declare("confident"), declare("flips_after_one"), declare("flips_early"))
+    yield from (declare("early_unsettled", "flips_early"), declare("early_on_path"), declare("holds"))
     if audit.manifest.baselines is not None:
         verdict = {"file": MANIFEST, "pointer": "/baselines/verdict"}
         yield "baselines", "under other baselines", lambda value: STABILITY_WORDS[Stability(value)], verdict
-    never = _share([], ["flipped", "==", False])
-    yield "never_flips", "of all predictions keep their class along the whole path", _write_share, never
-    exposed = _share(confident, ["exposure", ">", EXPOSED])
-    yield "exposed", f"of the confident predictions have an exposure above {EXPOSED:g}", _write_share, exposed
-    modes, lattice = audit.modes_declaration, audit.lattice_declaration
-    for mode in () if modes is None else modes.units:
-        column = f"exposure_{mode}"
-        known = [*confident, [column, ">=", 0.0]]  # the rows whose failure modes were assessed
-        label = f"of the confident predictions have an exposure to {mode} values above {EXPOSED:g}"
-        yield f"exposed_{mode}", label, _write_share, _share(known, [column, ">", EXPOSED])
-    if lattice is not None:
-        searched, none = ["smallest_state", "!=", NOT_SEARCHED], ["smallest_state", "==", NONE_AT_ALL]
-        yield "searched", "predictions whose smallest failing set was searched", _write_count, _count([searched])
-        yield "proved", "of those keep their class whatever groups are lost, proved", _write_count, _count([none])
-        if lattice.has_failures:
-            lost_decisions = {**_count([]), "aggregate": "sum", "column": "failure_probability"}
-            yield "lost", "decisions expected to be lost at the declared rates", _write_number, lost_decisions
+    exposed = [name for name in measures if name.startswith("exposed")]
+    further = ["never_flips", *exposed, "searched", "proved", "lost"]
+    further += ["accuracy", "confident_accuracy"] if reader.has(LABELS) else []
+    yield from (declare(name) for name in further if name in measures)
+    yield from _declare_documents(reader)
 
 
-def _declare_documents(reader: SourceReader, min_confidence: float) -> Iterator[Declared]:
+def _declare_documents(reader: SourceReader) -> Iterator[Declared]:
     """Yield the figures of what lies beside the certificates."""
-    if reader.has(LABELS):
-        right: Source = {**_count([]), "aggregate": "accuracy", "labels": LABELS}
-        yield "accuracy", "of all predictions are right", _write_share, right
-        confident = {**right, "where": [["confidence", ">=", min_confidence]]}
-        yield "confident_accuracy", "of the confident predictions are right", _write_share, confident
     if reader.has(VERDICTS) and not reader.document(VERDICTS).get("from_itself"):
         yield "gate", "is the verdict of the gate", str, {"file": VERDICTS, "pointer": "/outcome"}
     if reader.has(RELIABILITY):
@@ -279,30 +199,6 @@ def _declare_documents(reader: SourceReader, min_confidence: float) -> Iterator[
 def list_parities(folder: Path) -> list[str]:
     """Return the comparisons of a pack, in order."""
     return [f"{PARITY}/{place}.json" for place in range(len(list((folder / PARITY).glob("*.json"))))]
-
-
-def _unsettled(groups: int) -> Callable[[float, Audit], Source]:
-    """Return what counts the confident rows of which it is not known whether so many groups flip them."""
-    return lambda least, audit: _count(
-        [["confidence", ">=", least], [FEWEST, ">", groups], [PROVED, "<", min(groups, len(audit.protocol.groups))]]
-    )
-
-
-def _count_open(least: float, audit: Audit) -> Source:
-    """Return what counts the confident rows of which it is not known whether they hold whatever is lost."""
-    every = len(audit.protocol.groups)
-    return _count([["confidence", ">=", least], [FEWEST, ">", every], [PROVED, "<", every]])
-
-
-UNSETTLED = {"flips_after_one": _unsettled(1), "flips_early": _unsettled(EARLY), "holds": _count_open}
-
-
-def _count(where: list[Any]) -> Source:
-    return {"certificates": AUDIT, "where": where, "aggregate": "count"}
-
-
-def _share(where: list[Any], holds: list[Any]) -> Source:
-    return {**_count(where), "aggregate": "share", "holds": holds}
 
 
 def _write_count(value: Any) -> str:

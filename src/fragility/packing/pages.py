@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 
 from jinja2 import Environment, StrictUndefined, Template
@@ -153,7 +153,7 @@ def render_index(evidence: Evidence, figures: Sequence[Figure], findings: Sequen
         contents=contents,
         figures=figures,
         names={figure.name: figure.shown for figure in figures},
-        describe=describe_source,
+        describe=partial(describe_source, audit=evidence.audit),
         verdicts=None if evidence.verdicts is None else evidence.verdicts.verdicts,
         outcome="none, by rules from this very audit" if own_rules else getattr(evidence.verdicts, "outcome", None),
         frameworks=[(each, [found for found in findings if found.framework == each.key]) for each in FRAMEWORKS],

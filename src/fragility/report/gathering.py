@@ -25,7 +25,7 @@ from fragility.blocks.claims import present_path
 from fragility.blocks.modes import costs_of_row
 from fragility.certificates import Audit, BaselineComparison, ModesDeclaration
 from fragility.certificates.comparison import differences_between, rows_by_id
-from fragility.certificates.flips import settled_within
+from fragility.certificates.measures import label_rows, settled_within
 from fragility.errors import DataError
 from fragility.evidence.replacements import Replacement, find_replacements
 from fragility.intervals import Share, difference_of, normal_quantile, paired_difference, share_of
@@ -33,7 +33,7 @@ from fragility.models import Model
 from fragility.parity import ModelParity
 from fragility.protocol import Protocol
 from fragility.reliability.outcomes import FailureProbability
-from fragility.report.inputs import GivenRows, LabelTally, add_values, read_brittle, read_classes
+from fragility.report.inputs import GivenRows, LabelTally, add_values, read_brittle
 from fragility.report.summary import AuditNumbers
 from fragility.report.tally import Row, SetTally, read_pieces
 from fragility.scores import EARLY
@@ -82,8 +82,7 @@ def summarise(asked: Sequence[ReportedAudit], settings: Settings) -> summary.Rep
             raise DataError("by cuts rows by a column of theirs; give the rows that were audited too")
         by = read_by(settings.by, given.values.column_names)
         codes = segment_rows(given.values, by, [one.audit for one in asked])
-    truth = None if settings.labels is None else read_classes(settings.labels)
-    audits = [_summarise_audit(one, settings, truth, own) for one, own in zip(asked, codes, strict=True)]
+    audits = [_summarise_audit(one, settings, own) for one, own in zip(asked, codes, strict=True)]
     if given is not None:
         audits = [_show_values(numbers, one.audit, given) for numbers, one in zip(audits, asked, strict=True)]
     paired = pair_audits([(one.name, one.audit) for one in asked], settings.min_confidence, codes)
@@ -118,26 +117,22 @@ def _check(asked: Sequence[ReportedAudit], settings: Settings) -> None:
 # --- one audit ------------------------------------------------------------------------------------------------
 
 
-def _summarise_audit(
-    one: ReportedAudit, settings: Settings, truth: dict[str, str] | None, coded: Sequence[Coded]
-) -> AuditNumbers:
+def _summarise_audit(one: ReportedAudit, settings: Settings, coded: Sequence[Coded]) -> AuditNumbers:
     audit, protocol, least = one.audit, one.audit.protocol, settings.min_confidence
     detailed, declared = audit.manifest.claims == "full", audit.manifest.lattice
     modes = audit.manifest.modes
-    everything, confident = (SetTally(protocol, audit.classes, detailed, modes) for _ in range(2))
-    tallies = [] if truth is None else [LabelTally("wrong", truth, least)]
+    everything, confident = SetTally(audit), SetTally(audit)
+    tallies = [] if settings.labels is None else [LabelTally("wrong", label_rows(settings.labels), least)]
     if settings.brittle is not None:
         tallies.append(LabelTally("brittle", *read_brittle(settings.brittle, least, protocol)))
     density = np.zeros((MAP_COLUMNS, MAP_LINES), dtype=np.int64)
-    segments = [SegmentTally(own, protocol.depth, audit.classes, least) for own in coded]
+    segments = [SegmentTally(own, audit, least) for own in coded]
     for piece in read_pieces(audit):
         everything.add(piece)
         confident.add(piece.take(piece.confidence >= least))
         np.add.at(density, _place_on_map(piece.confidence, piece.exposure), 1)
         for segment in segments:
-            segment.add(
-                int(piece.position[0]), piece.predicted, piece.budget, piece.bounds, piece.confidence, piece.exposure
-            )
+            segment.add(int(piece.position[0]), piece.table)
         for tally in tallies:
             tally.add(piece, audit.classes)
     condition = declared.condition(protocol) if declared is not None and declared.has_failures else None
@@ -169,7 +164,7 @@ def _summarise_audit(
         worst=find_worst(cuts),
         segments=shares,
         density=summary.DensityMap(MAP_RIGHT, MAP_COLUMNS, MAP_LINES, cells, threshold, corner),
-        accuracy=None if truth is None else tallies[0].measure_accuracy(),
+        accuracy=None if settings.labels is None else tallies[0].measure_accuracy(),
         reviews=tuple(tally.simulate_review(settings.risk) for tally in tallies),
         detailed=detailed,
         dependence=None if audit.baselines is None else _summarise_baselines(audit.baselines, protocol),

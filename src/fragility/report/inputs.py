@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -20,12 +20,12 @@ import pandas as pd
 import pyarrow as pa
 
 from fragility.arrays import Booleans, Floats
-from fragility.canonical import is_missing
 from fragility.certificates import Audit
+from fragility.certificates.measures import write_class
 from fragility.errors import Advice, DataError
 from fragility.evidence.replacements import SAMPLE, Replacement, find_replacements, value_text
 from fragility.evidence.rows import input_row_digests, read_rows
-from fragility.ids import GIVE_AUDITED, IdSpan, SeenIds, check_same_rows, id_keys, say_unlabelled
+from fragility.ids import GIVE_AUDITED, RowLabels, SeenIds, check_same_rows, id_keys, id_text
 from fragility.intervals import Share, difference_of, share_of
 from fragility.merkle import packed_root
 from fragility.models import Model
@@ -121,33 +121,28 @@ def _find_rows(
 class LabelTally:
     """What labels say of an audit's rows, part after part.
 
-    `labels` maps ids to true classes, or to whether a row is brittle; `confidence` maps them to the model's confidence
-    if the labels have it.
+    `labels` are true classes, or whether a row is brittle; `confidence` maps ids to the model's confidence if the
+    labels have it.
     """
 
     def __init__(
         self,
         sought: str,
-        labels: Mapping[str, str] | Mapping[str, bool],
+        labels: RowLabels,
         min_confidence: float,
         confidence: Mapping[str, float] | None = None,
     ) -> None:
         self.sought, self.labels, self.min_confidence = sought, labels, min_confidence
         self.confidence = confidence
-        self.missing: list[object] = []
-        self.ids, self.rows = IdSpan(), 0
         self.known = sought != "wrong"  # whether any label is a class of the model
         self.parts: list[tuple[Floats, ...]] = []
 
     def add(self, piece: Piece, classes: Sequence[object]) -> None:
         """Look up the rows of a piece."""
         ids = piece.table.column("id").to_pylist()
-        found = [self.labels.get(str(own_id)) for own_id in ids]
-        self.rows += len(ids)
-        self.missing += [own_id for own_id, label in zip(ids, found, strict=True) if label is None]
-        self.ids.add(ids)
+        found = self.labels.find(ids)
         if self.confidence is not None and None not in found:
-            check_same_rows(ids, piece.confidence, [self.confidence[str(own_id)] for own_id in ids])
+            check_same_rows(ids, piece.confidence, [self.confidence[id_text(own_id)] for own_id in ids])
         bad = np.array(found, dtype=object)
         if self.sought == "wrong":
             names = np.array([write_class(label) for label in classes], dtype=object)
@@ -158,14 +153,12 @@ class LabelTally:
 
     def _join(self) -> tuple[dict[str, Floats], Booleans, Booleans]:
         """Return of all rows: scores, the riskiest highest; whether each is wrong or brittle, and reported."""
-        if self.missing:
-            raise DataError(
-                *say_unlabelled(len(self.missing), self.rows, self.missing[0], self.ids, IdSpan(self.labels))
-            )
+        self.labels.check()
         if not self.known:
+            example = next(iter(self.labels.values.values()))
             raise DataError(
-                f"no label is one of the model's classes; labels run like {next(iter(self.labels.values()))!r}: name "
-                "the column with the true classes",
+                f"no label is one of the model's classes; labels run like {example!r}: name the column with the true "
+                "classes",
                 Advice("", " by --target"),
             )
         exposure, confidence, fds, rcma, bad = (np.concatenate(parts) for parts in zip(*self.parts, strict=True))
@@ -227,22 +220,12 @@ def count_found(score: Floats, bad: Booleans) -> tuple[int, ...]:
     return tuple(int(found[count_first(share, len(bad))]) for share in SHARES)
 
 
-def read_classes(labels: Mapping[Hashable, object]) -> dict[str, str]:
-    """Return true classes by id, both as text: a file may give back 1 where the certificate says "1"."""
-    return {str(own_id): write_class(label) for own_id, label in labels.items() if not is_missing(label)}
-
-
-def write_class(label: object) -> str:
-    """Return a class as text; 1.0 is 1, because missing values turn a column of integers into floats."""
-    return str(int(label)) if isinstance(label, float) and label.is_integer() else str(label)
-
-
 def read_brittle(
     labels: BrittleLabels | pa.Table, min_confidence: float, protocol: Protocol
-) -> tuple[dict[str, bool], float, dict[str, float]]:
+) -> tuple[RowLabels, float, dict[str, float]]:
     """Return which rows break under the held-out stress, from which confidence, and the confidence of each, by id."""
     rows = LabelledRows.of(labels, min_confidence)
     rows.check_made_under(protocol)
-    ids = [str(own_id) for own_id in rows.ids]
+    ids = [id_text(own_id) for own_id in rows.ids]
     brittle, confidence = (dict(zip(ids, each.tolist(), strict=True)) for each in (rows.brittle, rows.confidence))
-    return brittle, rows.min_confidence, confidence
+    return RowLabels(brittle), rows.min_confidence, confidence

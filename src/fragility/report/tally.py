@@ -23,15 +23,15 @@ from fragility.arrays import Booleans, Floats, Integers
 from fragility.blocks.claims import indices_of
 from fragility.blocks.modes import modes_claims_of
 from fragility.certificates import Audit, ModesDeclaration
-from fragility.certificates.flips import FLIP_COUNTS, FlipBounds, bound_flips, read_share
+from fragility.certificates.flips import FlipBounds, bound_flips, find_single_losses
+from fragility.certificates.measures import SEARCHED, list_measures
+from fragility.certificates.tally import Average, Tally
 from fragility.intervals import share_of
-from fragility.protocol import Protocol
 from fragility.report.summary import Quartiles
 from fragility.scores import EPSILON
-from fragility.segments import WHOLE
-from fragility.wording import MINIMUM, NONE_AT_ALL, NOT_SEARCHED
 
 HALF = 0.5
+WHOLE = 10**9  # shares of a margin are added up as whole billionths, so that no sum depends on the order of rows
 SHOWN_CASES = 20
 SHOWN_PAIRS = 10
 COLLAPSE_STEPS = 1000  # collapse to a tenth of a percent
@@ -44,8 +44,10 @@ PLAIN = (
     *("id", "predicted", "confidence", "margin", "flip_budget", "flipped"),
     *("rcma", "fds", "exposure", "independent_loss", "common_loss", "path", "already_missing"),
 )
-SEARCHED = ("smallest_state", "smallest_size", "smallest_set", "smallest_count")
+SEARCH = ("smallest_state", "smallest_size", "smallest_set", "smallest_count")
 FAILURES = ("failure_probability", "failure_low", "failure_high", "failure_exact")
+COUNTED = {"flips_after_one", "flips_early", "early_on_path", "holds", "mean_confidence", "mean_exposure", "lost"}
+COUNTED |= set(SEARCHED)
 DETAILS = ("path_margin", "path_predicted", "path_collapse", "one_step_drop")
 
 Counts = npt.NDArray[np.int64]
@@ -98,7 +100,7 @@ def read_pieces(audit: Audit) -> Iterator[Piece]:
     columns = [*PLAIN, *(f"lambda_{operator}" for operator in protocol.operators)]
     columns += DETAILS if audit.manifest.claims == "full" else ()
     if declared is not None:
-        columns += SEARCHED + FAILURES if declared.has_failures else SEARCHED
+        columns += SEARCH + FAILURES if declared.has_failures else SEARCH
     if audit.manifest.modes is not None:
         columns += audit.manifest.modes.form.names
     for batch in audit.batches(columns):
@@ -150,23 +152,20 @@ def _read_column(table: pa.Table, name: str) -> Floats:
 class SetTally:
     """The running counts of one set of predictions."""
 
-    def __init__(
-        self, protocol: Protocol, classes: Sequence[object], detailed: bool, modes: ModesDeclaration | None
-    ) -> None:
-        c, g, k = len(classes), len(protocol.groups), protocol.depth
-        self.protocol, self.classes, self.detailed = protocol, [str(label) for label in classes], detailed
+    def __init__(self, audit: Audit) -> None:
+        protocol, detailed, modes = audit.protocol, audit.extent == "full", audit.modes_declaration
+        c, g, k = len(audit.classes), len(protocol.groups), protocol.depth
+        self.protocol, self.classes, self.detailed = protocol, [str(label) for label in audit.classes], detailed
         self.ways = summary.WAYS if protocol.fading is not None else summary.WAYS[:2]
-        # Margins after a loss say whether it flips, unless they are of whichever class leads. Smoothed margins have the
-        # sign of the unsmoothed ones, but are smaller; at a tie of all classes by this factor.
         self.alone_exact = detailed and protocol.reading != "current"
-        self.resolution = protocol.resolution / (1.0 + c * protocol.smoothing)
         w = len(self.ways)
-        self.rows = self.confidence = self.lost = 0
+        self.rows = 0
+        # The rows of a set are chosen before they come here, so that all of them are counted.
+        measures = {name: own for name, own in list_measures(audit).items() if name in COUNTED}
+        self.tally = Tally(audit, measures, 0.0, segments=c)
         self.budgets = np.zeros((c, k + 2), dtype=np.int64)
         self.fewest = np.zeros(g + 2, dtype=np.int64)
-        self.flipping = np.zeros((c, len(FLIP_COUNTS)), dtype=np.int64)
         self.exposures = np.zeros(EXPOSURE_STEPS + 1, dtype=np.int64)
-        self.exposure_sums = [0] * c
         self.collapse = np.zeros((c if detailed else 0, k + 1, COLLAPSE_STEPS + 1), dtype=np.int64)
         self.losses = np.zeros((w, LOSS_STEPS + 1), dtype=np.int64)
         self.half = np.zeros((c, w), dtype=np.int64)
@@ -175,7 +174,6 @@ class SetTally:
         self.first, self.alone, self.in_set = (np.zeros(g, dtype=np.int64) for _ in range(3))
         self.carried = [0] * g
         self.pairs: Counter[int] = Counter()
-        self.searched: Counter[str] = Counter()  # what the search over all subsets found, if the audit has it
         self.sizes: Counter[int] = Counter()
         self.modes = None if modes is None else ModesTally(modes)
         self.worst: list[tuple[float, int, Row]] = []  # (minus exposure, position, row)
@@ -185,14 +183,10 @@ class SetTally:
         if not len(piece):
             return
         self.rows += len(piece)
-        self.confidence += _sum_whole(piece.confidence)
+        self.tally.add(piece.table, piece.predicted)
         np.add.at(self.budgets, (piece.predicted, piece.budget), 1)
         self.fewest += np.bincount(piece.bounds.fewest, minlength=len(self.fewest))
-        properties = np.stack(list(piece.bounds.list_properties().values()), axis=1)
-        np.add.at(self.flipping, piece.predicted, properties.astype(np.int64))
         self.exposures += np.bincount(_count_steps(piece.exposure, EXPOSURE_STEPS), minlength=EXPOSURE_STEPS + 1)
-        for code in np.unique(piece.predicted):
-            self.exposure_sums[code] += _sum_whole(piece.exposure[piece.predicted == code])
         losses = piece.losses[:, : len(self.ways)]
         for way, values in enumerate(losses.T):
             steps = _count_steps(values / LOSS_TOP[self.ways[way]], LOSS_STEPS)
@@ -209,7 +203,8 @@ class SetTally:
             np.add.at(self.collapse, (piece.predicted[:, None], np.arange(steps.shape[1])[None, :], steps), 1)
         self._add_groups(piece)
         if "smallest_size" in piece.table.column_names:
-            self._add_searched(piece)
+            sizes = _read_column(piece.table, "smallest_size")
+            self.sizes.update(sizes[~np.isnan(sizes)].astype(np.int64).tolist())
         if self.modes is not None:
             self.modes.add(piece)
         best = np.argsort(-piece.exposure, kind="stable")[:SHOWN_CASES]
@@ -223,7 +218,8 @@ class SetTally:
         some = np.asarray(pc.list_value_length(missing)) < len(self.protocol.fields)  # a row of gaps has no path
         self.first += np.bincount(path[some, 0], minlength=g)
         if self.alone_exact and piece.drops is not None:
-            self.alone += (piece.margin[:, None] - piece.drops < -self.resolution).sum(axis=0)
+            flips = find_single_losses(piece.margin, piece.drops, self.protocol, len(self.classes))
+            self.alone += flips.sum(axis=0)
         else:
             self.alone += np.bincount(path[budget == 1, 0], minlength=g)
         failing = (np.arange(path.shape[1]) < budget[:, None]) & (budget <= self.protocol.depth)[:, None]
@@ -234,19 +230,6 @@ class SetTally:
         if piece.drops is not None:
             shares = np.clip(piece.drops / (np.abs(piece.margin)[:, None] + EPSILON), 0.0, 1.0)
             self.carried = [have + _sum_whole(column) for have, column in zip(self.carried, shares.T, strict=True)]
-
-    def _add_searched(self, piece: Piece) -> None:
-        size = np.nan_to_num(_read_column(piece.table, "smallest_size")).astype(np.int64)
-        states, known = piece.table.column("smallest_state").to_pylist(), size > 0
-        searched = len(states) - states.count(NOT_SEARCHED)
-        # k* is depth + 1 if the path does not flip a prediction, and no set has more groups than there are.
-        fewer = known & ((piece.budget > piece.path.shape[1]) | (size < piece.budget))
-        self.searched.update(searched=searched, fewer=int(fewer.sum()), minimum=states.count(MINIMUM))
-        self.searched.update(none_proved=states.count(NONE_AT_ALL))
-        self.searched.update(none_found=searched - int(known.sum()))
-        self.sizes.update(size[known].tolist())
-        if "failure_probability" in piece.table.column_names:
-            self.lost += _sum_whole(_read_column(piece.table, "failure_probability"))
 
     def find_threshold(self, share: float) -> tuple[float, int]:
         """Return the exposure from which this share of the rows begins, and how many rows that is."""
@@ -259,30 +242,38 @@ class SetTally:
     def summarise(self, cases: Sequence[summary.Case], condition: str | None) -> summary.SetNumbers:
         """Return what was counted; `cases` are the worst rows, already read; `condition` is how evidence fails."""
         flips, names, g = self.budgets.sum(axis=0), self.protocol.group_names, len(self.first)
-        every = _name_counts(self.flipping.sum(axis=0))
         present = [code for code in np.argsort(-self.budgets.sum(axis=1), kind="stable") if self.budgets[code].any()]
         w = len(self.ways)
         chosen = [ways for size in range(w, -1, -1) for ways in combinations(range(w), size)]  # most ways first
         # Groups that flip most come first, then those most often first on the path, then as declared.
         order = np.lexsort((np.arange(g), -self.first, -self.in_set)).tolist()
         pairs = sorted(self.pairs.items(), key=lambda entry: (-entry[1], entry[0]))[:SHOWN_PAIRS]
-        lattice = None
-        if self.searched:
-            lost, sizes = None if condition is None else self.lost / WHOLE, tuple(sorted(self.sizes.items()))
-            lattice = summary.LatticeNumbers(condition=condition, by_size=sizes, expected_lost=lost, **self.searched)
+        counted, lattice = self.tally, None
+        if "searched" in counted.measures and self.rows:
+            number = {name: counted.share(name).count for name, own in SEARCHED.items() if own.kind == "share"}
+            lattice = summary.LatticeNumbers(
+                condition=condition,
+                searched=number["searched"],
+                fewer=number["fewer_suffice"] + number["path_missed"],
+                minimum=number["minimum"],
+                none_proved=number["proved"],
+                by_size=tuple(sorted(self.sizes.items())),
+                none_found=number["searched"] - sum(self.sizes.values()),
+                expected_lost=None if condition is None else counted.mean("lost").total,
+            )
         return summary.SetNumbers(
             rows=self.rows,
             flips_at=tuple(flips[1:-1].tolist()),
             never=int(flips[-1]),
-            flips_after_one=read_share("after_one", every, self.rows),
-            flips_early=read_share("early", every, self.rows),
-            early_on_path=every["early_on_path"],
-            holds=read_share("holds", every, self.rows),
+            flips_after_one=counted.share("flips_after_one"),
+            flips_early=counted.share("flips_early"),
+            early_on_path=counted.share("early_on_path").count,
+            holds=counted.share("holds"),
             fewest=tuple(self.fewest[1:-1].tolist()),
             none_known=int(self.fewest[-1]),
             alone_exact=self.alone_exact,
-            mean_confidence=_divide(self.confidence, self.rows),
-            mean_exposure=_divide(sum(self.exposure_sums), self.rows),
+            mean_confidence=_round_mean(counted.mean("mean_confidence")),
+            mean_exposure=_round_mean(counted.mean("mean_exposure")),
             exposure=_read_quartiles(self.exposures, EXPOSURE_STEPS) if self.rows else None,
             collapse=_read_curve(self.collapse.sum(axis=0)) if self.rows and self.detailed else None,
             class_curves=tuple(
@@ -293,10 +284,10 @@ class SetTally:
             class_losses=tuple(
                 summary.ClassLosses(
                     predicted=self.classes[code],
-                    rows=(rows := int(self.budgets[code].sum())),
-                    flips_after_one=read_share("after_one", _name_counts(self.flipping[code]), rows),
-                    flips_early=read_share("early", _name_counts(self.flipping[code]), rows),
-                    mean_exposure=_divide(self.exposure_sums[code], rows),
+                    rows=int(self.budgets[code].sum()),
+                    flips_after_one=counted.share("flips_after_one", slice(code, code + 1)),
+                    flips_early=counted.share("flips_early", slice(code, code + 1)),
+                    mean_exposure=_round_mean(counted.mean("mean_exposure", slice(code, code + 1))),
                     half=tuple(self.half[code].tolist()),
                 )
                 for code in present
@@ -384,10 +375,6 @@ class ModesTally:
         )
 
 
-def _name_counts(counts: Counts) -> dict[str, int]:
-    return dict(zip(FLIP_COUNTS, counts.tolist(), strict=True))
-
-
 # --- histograms and sums ----------------------------------------------------------------------------------------
 
 
@@ -401,6 +388,10 @@ def _count_steps(values: Floats, steps: int) -> Integers:
 
 def _sum_whole(values: Floats) -> int:
     return int(np.rint(values * WHOLE).astype(np.int64).sum())
+
+
+def _round_mean(found: Average) -> float:
+    return round(found.value, 9)  # the last digits differ between machines, and nobody reads them
 
 
 def _divide(total: int, rows: int) -> float:

@@ -6,7 +6,6 @@ verifies makes the statement anew from the folder and compares it with the one s
 
 from __future__ import annotations
 
-import math
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -37,7 +36,8 @@ from fragility.version import __version__
 SIGNATURE_FILE = "signature.dsse.json"
 SIGNATURE_SUFFIX = ".dsse.json"
 FINGERPRINT = "fragilityFingerprint"  # not sha256: that would be read as the digest of a model file's bytes
-MEANS = ("confidence", "flip_budget", "rcma", "fds", "exposure")
+COUNTS = ("confident", "flips_after_one", "flips_early", "holds", "never_flips")
+MEANS = ("mean_confidence", "mean_flip_budget", "mean_rcma", "mean_fds", "mean_exposure")
 OWN_VERSION = "fragility"  # of the signer; the verifier's may be another
 
 
@@ -243,20 +243,11 @@ def audit_statement(folder: Path, certificates: Audit) -> Statement:
 def verdict_summary(audit: Audit) -> dict[str, Any]:
     """Return what an audit found, in counts and in means of exact sums: the same for every order of the rows."""
     tally = audit.tally()
-    rows = tally.count("rows")
-    sums = {
-        name: math.fsum(value for batch in audit.batches([name]) for value in batch.column(0).to_pylist())
-        for name in MEANS
-    }
     return {
         "min_confidence": tally.min_confidence,
-        "confident": tally.count("confident"),
-        "confident_flip_after_one": tally.count("after_one"),
-        "confident_flip_within_two": tally.count("early"),
-        "confident_flip_within_two_unsettled": tally.count("early_unsettled"),
-        "confident_hold": tally.count("holds"),
-        "never_flip_on_path": tally.count("never_flips"),
-        **{f"mean_{name}": total / rows if rows else None for name, total in sums.items()},
+        **{name: tally.share(name).count for name in COUNTS},
+        "flips_early_unsettled": tally.share("flips_early").unsettled,
+        **{name: tally.mean(name).value if tally.rows else None for name in MEANS},
     }
 
 

@@ -28,7 +28,6 @@ import pyarrow.compute as pc
 from fragility.arrays import Booleans, Floats, Integers
 from fragility.errors import DataError
 from fragility.protocol import Protocol
-from fragility.scores import flips_early
 
 Measure: TypeAlias = Literal[
     "missing", "stale", "out_of_range", "repeated", "flips_early", "decision", "exposure", "lost"
@@ -126,12 +125,11 @@ def group_fields(protocol: Protocol) -> tuple[tuple[str, tuple[int, ...]], ...]:
 
 def make_batch(
     layout: EventLayout,
-    protocol: Protocol,
     *,
     day: Integers,
     decision: Sequence[Any] | pa.ChunkedArray | pa.Array,
     confidence: Floats,
-    flip_budget: Integers,
+    early: Booleans,
     means: Sequence[Floats],
     min_confidence: float,
     missing: Booleans | None = None,
@@ -140,13 +138,12 @@ def make_batch(
     repeated: Booleans | None = None,
     p_change: Floats | None = None,
 ) -> EventBatch:
-    """Return decisions as they are watched; states are (n, F), `outside` is (n, ranged).
+    """Return decisions as they are watched; states are (n, F), `outside` is (n, ranged). early: (n,) flips early.
 
     The first decision is the first of a pair: all batches of a source but the last have an even number of decisions.
     """
     n = len(day)
     confident = confidence >= min_confidence
-    early = np.asarray(flips_early(flip_budget, protocol.depth), dtype=bool) & confident
     codes = code_classes(decision, layout.classes)
     named = range(1, 2) if len(layout.classes) == 2 else range(len(layout.classes))
     none = np.zeros((n, 0), dtype=bool)
@@ -156,7 +153,7 @@ def make_batch(
     without = [unavailable[:, list(own)].any(axis=1) if layout.fields else none.any(axis=1) for _, own in layout.groups]
     return EventBatch(
         day=day,
-        shares=np.concatenate([*states, early[:, None], decided], axis=1),
+        shares=np.concatenate([*states, (early & confident)[:, None], decided], axis=1),
         confident=confident,
         paired=np.arange(n) % 2 == 1,
         means=np.stack([np.clip(values, 0.0, 1.0) for values in means], axis=1),

@@ -23,6 +23,7 @@ import numpy as np
 
 from fragility.arrays import Floats
 from fragility.certificates import Audit
+from fragility.certificates.flips import find_single_losses
 from fragility.errors import DataError
 from fragility.reliability.outcomes import FailureProbability
 
@@ -90,7 +91,7 @@ def count_single_losses(audit: Audit) -> LossTable | None:
     for table in audit.batches(["margin", "one_step_drop"]):
         margin = np.asarray(table.column("margin").to_numpy())
         drops = np.asarray(table.column("one_step_drop").combine_chunks().flatten().to_numpy()).reshape(len(table), -1)
-        flips += ((margin[:, None] - drops) < -audit.protocol.resolution).sum(axis=0)
+        flips += find_single_losses(margin, drops, audit.protocol, len(audit.classes)).sum(axis=0)
         rows += len(table)
         if rows >= MOST_ROWS:
             break

@@ -19,6 +19,7 @@ from fragility.errors import Advice, DataError
 from fragility.evidence.rows import read_rows
 from fragility.models import Model
 from fragility.protocol import Protocol
+from fragility.scores import flips_early
 from fragility.watching.events import EventBatch, EventLayout, find_outside, find_repeats, lay_out_log, make_batch
 
 PART_ROWS = 5_000  # rows that are certified together; an even number
@@ -73,11 +74,10 @@ class ReplayedRows:
             missing = part.isna().to_numpy()
             yield make_batch(
                 self.layout,
-                self.protocol,
                 day=self.day[start : start + PART_ROWS],
                 decision=certificates["predicted"].tolist(),
                 confidence=certificates["confidence"].to_numpy(),
-                flip_budget=certificates["flip_budget"].to_numpy(),
+                early=flips_early(certificates["flip_budget"].to_numpy(), self.protocol.depth),
                 means=[certificates["exposure"].to_numpy()],
                 min_confidence=min_confidence,
                 missing=missing,

@@ -6,6 +6,7 @@ import datetime as dt
 import math
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ import numpy as np
 
 from fragility.arrays import Floats, is_number
 from fragility.certificates import Audit, open_audit
+from fragility.certificates.measures import settled_within
 from fragility.errors import Advice, DataError
 from fragility.protocol import Protocol
 from fragility.reliability.outcomes import FailureProbability
+from fragility.scores import EARLY
 from fragility.watching.events import EPOCH, STATES, EventLayout, LateDecisions, cut_by_day
 from fragility.watching.findings import Alarm, ExpectedLoss, Figure, GroupLoss, Watched
 from fragility.watching.following import LOOK_ROWS, DayTally, Episode, Follower, FollowSettings, Reference, sum_days
@@ -128,6 +131,9 @@ def watch(
     audit = open_audit(released) if isinstance(released, (str, os.PathLike)) else released
     if audit is not None and not isinstance(audit, Audit):
         raise DataError(f"released must be an audit or its folder, got {type(audit).__name__}")
+    if isinstance(opened, DatedAudits):
+        compared = opened.audits if audit is None else (*opened.audits, audit)
+        opened = replace(opened, by_sets=settled_within(EARLY, compared, min_confidence))
     keeper, kept = _find_kept(opened, settings, min_confidence, reference_days)
     follower, late = Follower(layout, settings, kept=kept), LateDecisions()
     if audit is not None:
@@ -297,8 +303,8 @@ def _measure_released(audit: Audit, opened: Source, follower: Follower, min_conf
         )
     means = tuple(mean for mean in opened.layout.means if mean == "exposure")
     layout = EventLayout((), (), opened.layout.classes, means, ())
-    counted = Follower(layout, follower.settings)
-    for piece in cut_by_day(read_audit(audit, layout, 0, min_confidence), LOOK_ROWS):
+    counted, by_sets = Follower(layout, follower.settings), isinstance(opened, DatedAudits) and opened.by_sets
+    for piece in cut_by_day(read_audit(audit, layout, 0, min_confidence, by_sets=by_sets), LOOK_ROWS):
         counted.follow(piece)
     if not counted.days:
         raise DataError("the released audit has no certificates")

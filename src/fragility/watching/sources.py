@@ -20,8 +20,10 @@ from fragility.arrays import Booleans, Floats, Integers
 from fragility.certificates import Audit, StoredAudit, open_audit
 from fragility.certificates.comparison import differences_between, list_differences
 from fragility.certificates.folder import MANIFEST_FILE, read_manifest
+from fragility.certificates.measures import FLIPS_EARLY, MeasuredRows, list_columns
 from fragility.errors import Advice, CertificateError, DataError
 from fragility.protocol import Protocol
+from fragility.scores import flips_early
 from fragility.serving.entries import LogSchemas
 from fragility.serving.log import LOG_FILE, list_audits
 from fragility.serving.sealing import AuditPlace, read_part
@@ -43,7 +45,7 @@ from fragility.wording import write_count
 
 DATE = re.compile(r"(?<!\d)(\d{4})-?(\d{2})-?(\d{2})(?!\d)")
 EVENT_COLUMNS = ("time", "decision", "confidence", "exposure", "flip_budget", "missing", "stale", "p_change")
-AUDIT_COLUMNS = ("predicted", "confidence", "flip_budget", "exposure")
+AUDIT_COLUMNS = ("predicted", "exposure")
 MOST_DAYS = 5  # named of those that are set aside
 BATCH_VALUES = 2**20  # values of a log that are taken together, whatever the size of its parts
 
@@ -139,11 +141,10 @@ class LoggedDecisions:
             columns = {name: rows.column(name).to_numpy(zero_copy_only=False) for name in layout.ranged}
             yield make_batch(
                 layout,
-                self.protocol,
                 day=days_of(events.column("time")),
                 decision=events.column("decision"),
                 confidence=check_figures("confidence", _floats(events, "confidence")),
-                flip_budget=_integers(events, "flip_budget"),
+                early=flips_early(_integers(events, "flip_budget"), self.protocol.depth),
                 means=[check_figures("exposure", _floats(events, "exposure"))],
                 min_confidence=min_confidence,
                 missing=missing,
@@ -226,6 +227,7 @@ class DatedAudits:
 
     audits: tuple[Audit, ...]
     dates: Days
+    by_sets: bool = False  # whether early flips are counted over all sets of groups, which every audit searched
 
     @classmethod
     def of(cls, audits: Sequence[Audit | str | os.PathLike[str]], dates: Sequence[dt.date | str] | None) -> DatedAudits:
@@ -269,10 +271,11 @@ class DatedAudits:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader has to know of the audits."""
+        counted = ("Early flips are counted over all sets of groups.",) if self.by_sets else ()
         rated = any(audit.lattice_declaration and audit.lattice_declaration.has_failures for audit in self.audits)
         if not rated or "lost" in self.layout.means:
-            return ()
-        return ("Decisions lost are not watched, since not all audits were made with the same rates.",)
+            return counted
+        return (*counted, "Decisions lost are not watched, since not all audits were made with the same rates.")
 
     @property
     def protocol(self) -> Protocol:
@@ -294,7 +297,7 @@ class DatedAudits:
     def batches(self, min_confidence: float) -> Iterator[EventBatch]:
         """Return all certificates, some at a time."""
         for audit, date in zip(self.audits, self.dates, strict=True):
-            yield from read_audit(audit, self.layout, (date - EPOCH).days, min_confidence)
+            yield from read_audit(audit, self.layout, (date - EPOCH).days, min_confidence, by_sets=self.by_sets)
 
     def models(self) -> list[tuple[str, str]]:
         """Return the models, in order: kind and fingerprint, each once in a row."""
@@ -302,17 +305,21 @@ class DatedAudits:
         return drop_repeated([(model.kind, model.fingerprint) for model in found])
 
 
-def read_audit(audit: Audit, layout: EventLayout, day: int, min_confidence: float) -> Iterator[EventBatch]:
-    """Return the certificates of an audit as decisions of one day; columns that a log alone has are left empty."""
+def read_audit(
+    audit: Audit, layout: EventLayout, day: int, min_confidence: float, *, by_sets: bool
+) -> Iterator[EventBatch]:
+    """Return the certificates of an audit as decisions of one day; columns that a log alone has are left empty.
+
+    by_sets: count early flips over all sets of groups, which the audit must have searched; else along the path.
+    """
     extra = ["failure_probability"] if "lost" in layout.means else []
-    for table in audit.batches([*AUDIT_COLUMNS, *extra]):
+    for table in audit.batches(list(dict.fromkeys([*AUDIT_COLUMNS, *extra, *list_columns([FLIPS_EARLY], audit)]))):
         yield make_batch(
             layout,
-            audit.protocol,
             day=np.full(len(table), day, dtype=np.int64),
             decision=table.column("predicted"),
             confidence=_floats(table, "confidence"),
-            flip_budget=_integers(table, "flip_budget"),
+            early=MeasuredRows(table, audit, min_confidence, search=by_sets).bounds.flips_early,
             means=[_floats(table, name) for name in ("exposure", *extra)],
             min_confidence=min_confidence,
         )
