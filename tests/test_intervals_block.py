@@ -150,6 +150,21 @@ def test_missing_cells_dates_and_unknown_fields_have_their_states():
     assert certs.intervals.value[:, 0].tolist() == [json.dumps(str(day.date())) for day in rows["day"]]
 
 
+def test_a_field_without_a_catalogue_is_unlisted_where_its_cells_are_missing_too():
+    """An honest audit failed verify: its claims were said to contradict each other."""
+    chance = np.random.default_rng(2)
+    X = pd.DataFrame({"a": chance.normal(size=300), "unused": chance.choice(np.array(["u", "v", None], object), 300)})
+    encode = make_column_transformer(("passthrough", ["a"]))
+    model = make_pipeline(encode, LogisticRegression()).fit(X, np.where(X["a"] > 0, "p", "q"))
+    certs = fg.audit(model, X[:9], fg.Protocol.fit(model, X), intervals=True, lattice=False)
+    assert X["unused"][:9].isna().any() and not X["unused"][:9].isna().all()
+    assert {cert.intervals["unused"].state for cert in certs} == {"unlisted"}
+    assert verify(certs, model, X[:9]).complete
+    row = int(np.flatnonzero(X["unused"].isna())[0])
+    check = check_integrity(at(certs, state=(row, "unused", "missing")))
+    assert any("interval_state" in str(one) for one in check)
+
+
 def test_some_confident_rows_are_the_most_exposed_ones(certs, some, case_and_protocol, rows):
     confident = sorted((-c.exposure, c.id) for c in certs if c.confidence >= 0.9)
     assert len(confident) > 6 and some.intervals_ids == [own for _, own in confident[:6]]

@@ -599,7 +599,8 @@ class Search:
     def _list_categories(self, field: Field) -> NominalStability:
         """Return a nominal field with its categories, none of which flips anything yet."""
         column, weights = self.frame[field.name], weigh_values(self.protocol.modes, field.name)
-        state = np.where(column.notna(), STATES.index(EXACT if weights else UNLISTED), STATES.index(MISSING))
+        known = np.where(column.notna(), STATES.index(EXACT), STATES.index(MISSING))
+        state = known if weights else np.full(len(column), STATES.index(UNLISTED))  # as in _start, also where missing
         if field.type == "mixed":  # 1 and True are two values, but one key
             own = np.array([_plain(value) for value in column.astype(object)], dtype=object)
         else:
