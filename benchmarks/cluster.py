@@ -27,7 +27,7 @@ import joblib
 import fragility as fg
 from fragility.auditing.ray import RayWorkers, _connected
 from fragility.auditing.spark import SparkWorkers, _session
-from fragility.canonical import digest_bytes
+from fragility.base.canonical import digest_bytes
 from fragility_paper.bench.streaming import ID, peak_mebibytes, prepare, resample
 
 WAYS = ("one core", "one process", "ray", "spark")

@@ -21,8 +21,8 @@ import numpy as np
 
 import fragility as fg
 from fragility.auditing.certifying import PartAuditor
+from fragility.audits import Claims
 from fragility.blocks.claims import claims_from, row_digests, table_of
-from fragility.certificates import Claims
 from fragility.scores import common_loss, exposure, independent_loss, support_margin
 from fragility_paper.bench import MODELS, Bench
 from fragility_paper.bench.costs import measure

@@ -35,8 +35,8 @@ from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
 
 import fragility as fg
-from fragility.hardening.assessment import assess_model
-from fragility.ranking.predictive import predictive_metrics
+from fragility.analysis.hardening.assessment import assess_model
+from fragility.analysis.ranking.predictive import predictive_metrics
 from fragility_paper.data import DATASETS as ALL_DATASETS
 from fragility_paper.data import load, preprocessing, split
 from fragility_paper.models import model_spec

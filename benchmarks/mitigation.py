@@ -23,13 +23,13 @@ import numpy as np
 from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import Pipeline
 
+from fragility.analysis.ranking.metrics import bootstrap_mean, paired_bootstrap
+from fragility.analysis.ranking.predictive import negative_log_likelihood
+from fragility.analysis.resmlp import FragilityPenalty, ResMLPClassifier
 from fragility.auditing.pipeline import audit
 from fragility.models import Model
 from fragility.protocol import Protocol
-from fragility.ranking.metrics import bootstrap_mean, paired_bootstrap
-from fragility.ranking.predictive import negative_log_likelihood
-from fragility.resmlp import FragilityPenalty, ResMLPClassifier
-from fragility.stress.labels import label_brittle
+from fragility.questions.stress.labels import label_brittle
 from fragility_paper.data import DATA_VARIABLE, load, preprocessing, split
 
 DATASETS = ("adult", "bank_marketing", "credit_g", "electricity", "heloc")

@@ -32,9 +32,9 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from fragility.engines.choice import prepare_answers
 from fragility.engines.kernels.compiling import THREADS
-from fragility.modes.intervals import intervals_of_rows
-from fragility.modes.losses import losses_of_rows
 from fragility.protocol import Protocol, bind
+from fragility.questions.modes.intervals import intervals_of_rows
+from fragility.questions.modes.losses import losses_of_rows
 
 TRAIN, SEED = 10_000, 0
 GOALS = {"wrong and noisy": 15.0, "intervals of all fields": 10.0}  # of LightGBM

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from fragility.audits import Claims
 from fragility.blocks.claims import claims_from
-from fragility.certificates import Claims
 from fragility.engines.blackbox import trace_blackbox
 from fragility.verification.recomputing import EXACT
 from fragility_paper.bench import MODELS, Bench

@@ -31,8 +31,8 @@ from urllib.parse import urlencode, urlsplit
 import numpy as np
 
 import fragility as fg
-from fragility.review.history import Case
-from fragility.review.store import Store
+from fragility.apps.review.history import Case
+from fragility.apps.review.store import Store
 
 GOAL_MS, GOAL_MB, GOAL_TEAM_MS = 300.0, 500.0, 500.0
 DECIDED = 10_000

@@ -44,8 +44,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 
 import fragility as fg
-from fragility.serving.entries import LogEntry
-from fragility.serving.log import SealingRules, ServingLog, list_audits, read_events
+from fragility.apps.serving.entries import LogEntry
+from fragility.apps.serving.log import SealingRules, ServingLog, list_audits, read_events
 
 CONNECTIONS = (1, 8, 64)
 RESULTS = Path(__file__).parent / "results"

@@ -11,10 +11,10 @@ SOURCE = Path(__file__).resolve().parents[1] / "src" / "fragility"
 
 
 def load_core() -> SimpleNamespace:
-    """Return the names of `fragility.resmlp.network`, past the packages that would import more."""
-    for name, folder in (("fragility", SOURCE), ("fragility.resmlp", SOURCE / "resmlp")):
+    """Return the names of `fragility.analysis.resmlp.network`, past the packages that would import more."""
+    for name, folder in (("fragility", SOURCE), ("fragility.analysis.resmlp", SOURCE / "resmlp")):
         if sys.modules.get(name) is None:
             package = ModuleType(name)
             package.__path__ = [str(folder)]
             sys.modules[name] = package
-    return SimpleNamespace(**vars(importlib.import_module("fragility.resmlp.network")))
+    return SimpleNamespace(**vars(importlib.import_module("fragility.analysis.resmlp.network")))

@@ -34,12 +34,12 @@ import pandas as pd
 import pyarrow as pa
 
 import fragility as fg
+from fragility.apps.serving.entries import LogEntry
+from fragility.apps.serving.log import SealingRules, ServingLog
+from fragility.apps.watching.events import EventBatch, cut_by_day, find_outside, find_repeats, lay_out_log, make_batch
+from fragility.apps.watching.following import LOOK_ROWS, Follower, FollowSettings
 from fragility.deciding.standins import fill_column, find_standins
 from fragility.protocol import bind
-from fragility.serving.entries import LogEntry
-from fragility.serving.log import SealingRules, ServingLog
-from fragility.watching.events import EventBatch, cut_by_day, find_outside, find_repeats, lay_out_log, make_batch
-from fragility.watching.following import LOOK_ROWS, Follower, FollowSettings
 
 RESULTS = Path(__file__).with_name("results") / "watch.json"
 TARGETS = {"adult": "income", "heloc": "RiskPerformance"}

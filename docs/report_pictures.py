@@ -13,7 +13,7 @@ from PIL import Image
 from selenium import webdriver
 
 import fragility as fg
-from fragility.demo import run_demo
+from fragility.cli.demo_audit import run_demo
 
 IMAGES = Path(__file__).resolve().parent / "images"
 # The first screens as a window and a phone show them, and one section: (section, width, height, scale)

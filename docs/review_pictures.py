@@ -18,7 +18,7 @@ from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
-from fragility.demo import run_demo
+from fragility.cli.demo_audit import run_demo
 
 REVIEWER = "Ana Lima"
 KEYS = ("a", "a", "e", "a")  # what she decides about the first cases, each followed by the next

@@ -12,7 +12,7 @@ from credit import X_test, X_train, fit_pipeline
 from sklearn.ensemble import GradientBoostingClassifier
 
 import fragility as fg
-from fragility.ranking.comparison import compare_scores
+from fragility.analysis.ranking.comparison import compare_scores
 
 model = fit_pipeline(GradientBoostingClassifier(random_state=0))
 protocol = fg.Protocol.fit(model, X_train)

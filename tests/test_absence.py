@@ -17,8 +17,8 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from twins import assert_equal
 
 import fragility as fg
+from fragility.analysis.hardening.twins import Hardening, TwinMaker
 from fragility.evidence.rows import read_rows
-from fragility.hardening.twins import Hardening, TwinMaker
 from fragility.protocol import Protocol
 
 PLACES = [0, 1, 2, 3, 4, 6, 7]  # the first lacks nothing, the fourth everything

@@ -18,12 +18,12 @@ import pytest
 from pipelines import fitted
 
 from fragility.auditing.pipeline import audit
+from fragility.audits import Certificates
+from fragility.audits.integrity import check_integrity
+from fragility.audits.manifest import manifest_text
+from fragility.base.canonical import combine_digests, digest_bytes
+from fragility.base.errors import ProtocolError
 from fragility.blocks.claims import MEASURED, context_digest, derived_claims, row_digests
-from fragility.canonical import combine_digests, digest_bytes
-from fragility.certificates import Certificates
-from fragility.certificates.integrity import check_integrity
-from fragility.certificates.manifest import manifest_text
-from fragility.errors import ProtocolError
 from fragility.evidence.rows import input_row_digests
 from fragility.protocol import Protocol, bind
 from fragility.verification.outcome import Verification

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fragility.arrays import rows_within
+from fragility.base.arrays import rows_within
 
 
 @pytest.mark.parametrize(

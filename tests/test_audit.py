@@ -21,8 +21,8 @@ from sklearn.linear_model import LogisticRegression
 
 import fragility as fg
 from fragility.auditing.pipeline import audit
-from fragility.certificates import Certificates, Claims
-from fragility.errors import EngineError
+from fragility.audits import Certificates, Claims
+from fragility.base.errors import EngineError
 from fragility.models import Model
 from fragility.protocol import Protocol, bind
 from fragility.verification.recomputing import EXACT

@@ -18,9 +18,9 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
-import fragility.errors
+import fragility.base.errors
 from fragility.auditing.pipeline import audit
-from fragility.errors import DataError, EvidenceError, FragilityError, ModelError, ProtocolError
+from fragility.base.errors import DataError, EvidenceError, FragilityError, ModelError, ProtocolError
 from fragility.models import Model
 from fragility.models.loading import load_model
 from fragility.protocol import Protocol
@@ -43,7 +43,7 @@ def raw_protocol(case) -> Protocol:
 
 
 def test_every_error_is_ours_and_a_value_error() -> None:
-    own = [e for e in vars(fragility.errors).values() if getattr(e, "__name__", "").endswith("Error")]
+    own = [e for e in vars(fragility.base.errors).values() if getattr(e, "__name__", "").endswith("Error")]
     assert len(own) >= 8
     for error in own:
         assert issubclass(error, FragilityError) and issubclass(error, ValueError)

@@ -14,8 +14,7 @@ from scipy.optimize import minimize_scalar
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
-from fragility.auditing.pipeline import audit
-from fragility.calibration import (
+from fragility.analysis.calibration import (
     ETAS,
     METHODS,
     FragilityCalibratedClassifier,
@@ -26,9 +25,10 @@ from fragility.calibration import (
     global_temperature,
     scaled_probabilities,
 )
-from fragility.errors import DataError, ModelError
+from fragility.analysis.ranking.predictive import brier_score, expected_calibration_error, negative_log_likelihood
+from fragility.auditing.pipeline import audit
+from fragility.base.errors import DataError, ModelError
 from fragility.protocol import Protocol
-from fragility.ranking.predictive import brier_score, expected_calibration_error, negative_log_likelihood
 from fragility.scores import pseudo_logits
 
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fragility.canonical import (
+from fragility.base.canonical import (
     BLOCK_BYTES,
     Texts,
     canonical_bytes,

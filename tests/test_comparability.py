@@ -6,7 +6,7 @@ import pytest
 from small_audits import declared_model, small_audit, whole_numbers
 
 import fragility as fg
-from fragility.certificates.comparison import (
+from fragility.audits.comparison import (
     compare_audits,
     differences_between,
     differences_in_stress,

@@ -7,8 +7,8 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 import fragility as fg
-from fragility.errors import DataError
-from fragility.review.views import View
+from fragility.apps.review.views import View
+from fragility.base.errors import DataError
 
 LEVEL = 0.7
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from fragility import demo
-from fragility.canonical import digest_bytes
-from fragility.certificates import Certificates
-from fragility.certificates.integrity import check_integrity
+from fragility.audits import Certificates
+from fragility.audits.integrity import check_integrity
+from fragility.base.canonical import digest_bytes
+from fragility.base.errors import CertificateError
+from fragility.cli import demo_audit as demo
 from fragility.cli import main
-from fragility.errors import CertificateError
 
 
 @pytest.fixture(scope="module")

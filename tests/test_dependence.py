@@ -21,14 +21,14 @@ from sklearn.pipeline import make_pipeline
 
 import fragility as fg
 from fragility.auditing import baselines as _dependence
+from fragility.audits import BaselineComparison
+from fragility.audits.integrity import check_integrity
+from fragility.audits.manifest import manifest_text
+from fragility.audits.parts import beside_name, encode_part
+from fragility.base.canonical import digest_bytes
+from fragility.base.errors import CertificateError, DataError, ModelError, ProtocolError
 from fragility.blocks.baselines import comparison as dependence
 from fragility.blocks.choice import RowChoice, with_content
-from fragility.canonical import digest_bytes
-from fragility.certificates import BaselineComparison
-from fragility.certificates.integrity import check_integrity
-from fragility.certificates.manifest import manifest_text
-from fragility.certificates.parts import beside_name, encode_part
-from fragility.errors import CertificateError, DataError, ModelError, ProtocolError
 from fragility.evidence.rows import content_keys, read_rows
 
 FAMILIES = ("lightgbm", "logistic", "mlp")

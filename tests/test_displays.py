@@ -14,8 +14,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import fragility as fg
-from fragility.drawing.displays import MARGIN_LABEL, FragileCalibrationDisplay
-from fragility.errors import DataError
+from fragility.analysis.displays import MARGIN_LABEL, FragileCalibrationDisplay
+from fragility.base.errors import DataError
 
 matplotlib.use("agg")
 
@@ -186,7 +186,7 @@ def test_the_first_figure_leaves_the_settings_that_its_backend_makes(tmp_path):
     )
     script = """
 import matplotlib, numpy as np
-from fragility.drawing.figure import ReliabilityDisplay
+from fragility.pages.figure import ReliabilityDisplay
 display = ReliabilityDisplay(["a", "b"], [3.0, 1.0], 4.0, 10, "each group fails with rate 0.1").plot()
 assert matplotlib.get_backend() == "module://shown", matplotlib.get_backend()
 assert matplotlib.is_interactive() and matplotlib.rcParams["figure.dpi"] == 72

@@ -4,10 +4,10 @@ from dataclasses import fields, replace
 
 import pytest
 
-import fragility.certificates
-import fragility.ranking.comparison
-import fragility.ranking.predictive
-from fragility.saving import NanEqual
+import fragility.analysis.ranking.comparison
+import fragility.analysis.ranking.predictive
+import fragility.audits
+from fragility.pages.saving import NanEqual
 
 REPORTS = list({report.__name__: report for report in NanEqual.__subclasses__()}.values())
 
@@ -29,4 +29,4 @@ def test_undefined_figures_are_the_same_answer(report):
 def test_the_classes_that_can_hold_undefined_figures_are_among_them():
     names = {report.__name__ for report in REPORTS}
     assert {"ScoreResult", "Comparison", "Ceiling", "PredictiveMetrics", "Average"} <= names
-    assert fragility.ranking.comparison.ScoreResult in REPORTS
+    assert fragility.analysis.ranking.comparison.ScoreResult in REPORTS

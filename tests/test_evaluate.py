@@ -13,14 +13,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from fragility.auditing.pipeline import audit
-from fragility.cli import evaluate as commands
-from fragility.cli.options import expand_groups
-from fragility.errors import DataError, FragilityError, ModelError
-from fragility.modes.losses import assess_modes
-from fragility.protocol import Protocol, bind
-from fragility.ranking.comparison import compare_scores
-from fragility.ranking.evaluating import (
+from fragility.analysis.ranking.comparison import compare_scores
+from fragility.analysis.ranking.evaluating import (
     BETTER,
     CANNOT_TELL,
     MIN_CASES,
@@ -31,10 +25,16 @@ from fragility.ranking.evaluating import (
     judge,
     predict_rows,
 )
-from fragility.ranking.metrics import auroc
-from fragility.stress.declaration import Stress
-from fragility.stress.labels import label_brittle
-from fragility.stress.stressors import Donor
+from fragility.analysis.ranking.metrics import auroc
+from fragility.auditing.pipeline import audit
+from fragility.base.errors import DataError, FragilityError, ModelError
+from fragility.cli import evaluate as commands
+from fragility.cli.options import expand_groups
+from fragility.protocol import Protocol, bind
+from fragility.questions.modes.losses import assess_modes
+from fragility.questions.stress.declaration import Stress
+from fragility.questions.stress.labels import label_brittle
+from fragility.questions.stress.stressors import Donor
 
 LOOSE = Stress(tau_confidence=0.7, tau_collapse=0.3, draws=8)
 CHEAP = Baselines(random_orders=0, resamples=100)

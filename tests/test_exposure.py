@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import fragility as fg
 from fragility import scores
-from fragility.errors import CertificateError, ProtocolError
+from fragility.base.errors import CertificateError, ProtocolError
 
 shares = st.floats(0.0, 1.0)
 weights = st.tuples(*[st.floats(0.05, 1.0)] * 3)

@@ -16,8 +16,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
 
 import fragility as fg
-from fragility import libraries
-from fragility.libraries import EXTRA_OF
+from fragility.base import libraries
+from fragility.base.libraries import EXTRA_OF
 
 PLAIN = """
 from importlib.machinery import PathFinder

@@ -6,10 +6,10 @@ import pytest
 from sklearn.tree import DecisionTreeClassifier
 
 import fragility as fg
-from fragility.certificates.manifest import kind_of
-from fragility.certificates.parts import beside_name, part_name
-from fragility.files import AUDIT_FILE, precious_kind, replacing
-from fragility.serving.sealing import write_part
+from fragility.apps.serving.sealing import write_part
+from fragility.audits.manifest import kind_of
+from fragility.audits.parts import beside_name, part_name
+from fragility.base.files import AUDIT_FILE, precious_kind, replacing
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,8 @@
 
 import pytest
 
-from fragility import ids
-from fragility.ids import IdSpan, places_by_id
+from fragility.base import ids
+from fragility.base.ids import IdSpan, places_by_id
 
 
 def test_places_follow_the_wanted_order_and_the_absent_are_named():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from naive_intervals import paired_interval, share_interval
 from scipy.stats import binomtest, norm
 
-from fragility.intervals import Z95, difference_of, normal_quantile, paired_difference, share_of
+from fragility.base.shares import Z95, difference_of, normal_quantile, paired_difference, share_of
 
 
 @st.composite

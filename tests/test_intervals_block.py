@@ -24,15 +24,15 @@ from sklearn.preprocessing import FunctionTransformer
 
 import fragility as fg
 import fragility.verification.intervals as recheck
+from fragility.audits import Certificates, IntervalsDeclaration
+from fragility.audits.integrity import check_integrity
+from fragility.base.errors import CertificateError, DataError, ProtocolError
 from fragility.blocks.intervals.making import intervals_block
-from fragility.certificates import Certificates, IntervalsDeclaration
-from fragility.certificates.integrity import check_integrity
-from fragility.errors import CertificateError, DataError, ProtocolError
-from fragility.modes.stability import StabilityInterval, describe_intervals
+from fragility.pages.wording import BRACKETED, EXACT, MISSING
 from fragility.protocol import bind
+from fragility.questions.modes.stability import StabilityInterval, describe_intervals
 from fragility.verification.outcome import Verification
 from fragility.verification.verifying import verify
-from fragility.wording import BRACKETED, EXACT, MISSING
 
 pytest.importorskip("numba")
 FAMILIES = [("lightgbm", "transformed"), ("logistic", "transformed"), ("mlp", "transformed"), ("lightgbm", "raw")]

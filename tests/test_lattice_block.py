@@ -18,17 +18,17 @@ from pipelines import fitted
 from sklearn.linear_model import LogisticRegression, SGDClassifier
 
 import fragility as fg
-from fragility import libraries
+from fragility.audits import Certificates, Manifest
+from fragility.audits.integrity import check_integrity
+from fragility.base import libraries
+from fragility.base.errors import CertificateError, DataError
 from fragility.blocks.lattice.making import declare_lattice, lattice_of_rows
 from fragility.blocks.lattice.values import LatticeClaims
-from fragility.certificates import Certificates, Manifest
-from fragility.certificates.integrity import check_integrity
-from fragility.errors import CertificateError, DataError
+from fragility.pages.wording import MINIMUM, NONE_AT_ALL, UNDECIDED, UPPER_BOUND
 from fragility.protocol import bind
-from fragility.search import find_failing_sets
+from fragility.questions.search import find_failing_sets
 from fragility.verification.outcome import Verification
 from fragility.verification.verifying import verify
-from fragility.wording import MINIMUM, NONE_AT_ALL, UNDECIDED, UPPER_BOUND
 
 pytest.importorskip("numba")
 BLOCKS = {

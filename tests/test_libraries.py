@@ -15,7 +15,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import fragility as fg
-from fragility.libraries import VERSIONED, family_of, is_torch_module, library_of, library_versions
+from fragility.base.libraries import VERSIONED, family_of, is_torch_module, library_of, library_versions
 
 
 class Own(RandomForestClassifier):

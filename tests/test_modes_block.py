@@ -16,13 +16,13 @@ from naive_modes import frequencies, mid_quantiles, mode_loss
 from pipelines import fitted, raw_row_table
 
 import fragility as fg
+from fragility.audits import Certificates, ModesDeclaration
+from fragility.audits.integrity import check_integrity
+from fragility.base.errors import CertificateError, DataError, ProtocolError
 from fragility.blocks.modes import ModesClaims, modes_of_rows
-from fragility.certificates import Certificates, ModesDeclaration
-from fragility.certificates.integrity import check_integrity
-from fragility.errors import CertificateError, DataError, ProtocolError
 from fragility.models import Model
-from fragility.modes.losses import count_values
 from fragility.protocol import bind
+from fragility.questions.modes.losses import count_values
 from fragility.verification.outcome import Verification
 from fragility.verification.verifying import verify
 

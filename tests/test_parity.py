@@ -20,7 +20,7 @@ from pipelines import FAMILIES, Case, estimator, fitted, labels_for, nominal_nam
 from twins import Twin, assert_equal, remembered
 
 from fragility.auditing.pipeline import audit
-from fragility.certificates import Certificates
+from fragility.audits import Certificates
 from fragility.models import Model
 from fragility.protocol import Protocol
 
@@ -194,7 +194,9 @@ def test_four_classes_equal_the_slow_twin(family: str) -> None:
 )
 @pytest.mark.parametrize("family", ["lightgbm", "logistic"])
 def test_other_settings_equal_the_slow_twin(family: str, changes: dict[str, Any], reading: str, monkeypatch) -> None:
-    monkeypatch.setattr("fragility.protocol_parts.MAX_RESOLUTION", 1.0)  # ties are too rare within the allowed range
+    monkeypatch.setattr(
+        "fragility.evidence.protocol_parts.MAX_RESOLUTION", 1.0
+    )  # ties are too rare within the allowed range
     case, twin = fitted("credit_g", family, "transformed"), transformed_twin("credit_g", family)
     protocol = Protocol.fit(case.model, case.X_train, reading=reading, **changes)
     run(protocol, case, twin, case.X_test[: N_ROWS["transformed"]])

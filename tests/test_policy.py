@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sklearn.naive_bayes import GaussianNB
 
 import fragility as fg
-from fragility.policy import ReviewPolicy, fit_rule, upper_limit
+from fragility.analysis.policy import ReviewPolicy, fit_rule, upper_limit
 
 LEVEL = 1 - 0.05 / 5
 

@@ -7,8 +7,8 @@ import textwrap
 
 import pytest
 
-from fragility import progress
-from fragility.progress import progress_bar
+from fragility.base import progress
+from fragility.base.progress import progress_bar
 
 
 def test_long_work_shows_how_far_it_is(monkeypatch, capsys):
@@ -53,7 +53,7 @@ def test_a_function_is_told_instead():
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
 def test_a_terminal_gets_the_bar_without_asking():
     code = """
-        from fragility import progress
+        from fragility.base import progress
         progress.SHOW_AFTER_SECONDS = 0.0
         with progress.progress_bar("auditing") as report:
             report(2, 7)

@@ -18,7 +18,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
 
-from fragility.errors import EvidenceError, ModelError, ProtocolError
+from fragility.base.errors import EvidenceError, ModelError, ProtocolError
 from fragility.evidence.modes import NO_MODES
 from fragility.models import Model
 from fragility.protocol import Protocol, bind

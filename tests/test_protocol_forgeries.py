@@ -14,7 +14,7 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import fragility as fg
-from fragility.errors import EvidenceError, ProtocolError
+from fragility.base.errors import EvidenceError, ProtocolError
 
 NUMERIC, WHOLE, NOMINAL = ["age"], ["duration"], ["purpose", "housing"]
 

@@ -7,8 +7,8 @@ import pytest
 from sklearn.tree import DecisionTreeClassifier
 
 import fragility as fg
-from fragility.certificates.comparison import compare_audits
-from fragility.text import BriefRepr, describe_value
+from fragility.audits.comparison import compare_audits
+from fragility.base.text import BriefRepr, describe_value
 
 LONGEST = 400
 

@@ -24,11 +24,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import GaussianNB
 
 import fragility as fg
-from fragility.errors import DataError, FragilityError
-from fragility.evidence.rows import Scalar
-from fragility.gate.rules import RulesDocument
-from fragility.parity import ModelParity
-from fragility.schemas import (
+from fragility.base.errors import DataError, FragilityError
+from fragility.base.schemas import (
     KEY,
     OPTIONAL,
     Count,
@@ -41,6 +38,9 @@ from fragility.schemas import (
     show_value,
     write_document,
 )
+from fragility.evidence.rows import Scalar
+from fragility.gate.rules import RulesDocument
+from fragility.parity import ModelParity
 
 TABLE = Path(__file__).parent / "documents.md"
 VALUES = (None, True, -1, 7, 0.5, 1e300, "text", [], {})

@@ -15,8 +15,7 @@ from scipy import stats
 from small_audits import FIELDS, InParts, small_audit, whole_numbers
 
 import fragility as fg
-from fragility.errors import DataError
-from fragility.segments import (
+from fragility.analysis.segments import (
     MISSING,
     PART_ROWS,
     SegmentShares,
@@ -26,7 +25,8 @@ from fragility.segments import (
     read_by,
     segment_rows,
 )
-from fragility.tables import open_source
+from fragility.base.errors import DataError
+from fragility.tables.sources import open_source
 
 ROWS, EIGHTY = 300, small_audit(80)
 HOSTILE = ["<b>a</b>", "a:b,c", "x\ny", "\u202eabc", " spaced ", ""]

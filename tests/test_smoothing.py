@@ -28,15 +28,15 @@ from sklearn.tree import DecisionTreeClassifier
 from traces import assert_same_trace
 
 import fragility as fg
+from fragility.analysis.ranking import scores
+from fragility.base.errors import ProtocolError
 from fragility.engines.blackbox import trace_blackbox
 from fragility.engines.choice import native_for
-from fragility.errors import ProtocolError
 from fragility.protocol import Protocol, bind
-from fragility.ranking import scores
+from fragility.questions.stress.draws import row_keys
+from fragility.questions.stress.labels import label_rows, run_stress_rows
+from fragility.questions.stress.stressors import Layout
 from fragility.scores import READINGS, reading_margin, support_margin
-from fragility.stress.draws import row_keys
-from fragility.stress.labels import label_rows, run_stress_rows
-from fragility.stress.stressors import Layout
 
 ENGINES = {"logistic": "linear", "mlp": "neural"}  # by family; the others are trees
 VOTES = st.integers(1, 500)

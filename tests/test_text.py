@@ -2,7 +2,7 @@
 
 import math
 
-from fragility.text import align_columns, format_number
+from fragility.base.text import align_columns, format_number
 
 
 def test_words_to_the_left_and_numbers_to_the_right():

@@ -21,10 +21,10 @@ from sklearn.linear_model import LogisticRegression
 
 import fragility as fg
 from fragility.auditing.pipeline import audit
+from fragility.audits import Certificates, Claims
+from fragility.audits.manifest import Tolerance, manifest_text
+from fragility.base.errors import VerificationError
 from fragility.blocks.claims import MEASURED, derived_claims
-from fragility.certificates import Certificates, Claims
-from fragility.certificates.manifest import Tolerance, manifest_text
-from fragility.errors import VerificationError
 from fragility.models import Model
 from fragility.protocol import Protocol
 from fragility.verification.verifying import _choose_rows, verify

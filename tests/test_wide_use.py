@@ -22,7 +22,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from twins import Twin, assert_equal, remembered
 
 from fragility.auditing.pipeline import audit
-from fragility.errors import EvidenceError
+from fragility.base.errors import EvidenceError
 from fragility.models import Model
 from fragility.protocol import Protocol
 from fragility.verification.verifying import verify

@@ -9,7 +9,7 @@ from sklearn.metrics import roc_auc_score
 from study_helpers import REPOSITORY, RESULTS, run_command
 
 import fragility as fg
-from fragility.errors import DataError
+from fragility.base.errors import DataError
 from fragility_paper import run
 from fragility_paper.data import Dataset, load
 from fragility_paper.plan import PROFILES, Unit, profile_named, unit_config, units_of

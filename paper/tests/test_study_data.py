@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from study_helpers import data_folder
 
-from fragility.errors import DataError
+from fragility.base.errors import DataError
 from fragility_paper import data as ds
 from fragility_paper.data.content import verify_rows
 from fragility_paper.data.loading import collapsed

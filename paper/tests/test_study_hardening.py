@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from study_helpers import REPOSITORY, RESULTS, refuse, run_command
 
-from fragility.errors import DataError
+from fragility.base.errors import DataError
 from fragility_paper import run
 from fragility_paper.data import load, split
 from fragility_paper.models import MODELS

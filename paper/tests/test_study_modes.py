@@ -12,9 +12,9 @@ from sklearn.metrics import roc_auc_score
 from study_helpers import REPOSITORY, RESULTS, run_command
 
 import fragility as fg
-from fragility.errors import DataError
-from fragility.stress.draws import row_keys, uniforms
-from fragility.stress.stressors import Layout
+from fragility.base.errors import DataError
+from fragility.questions.stress.draws import row_keys, uniforms
+from fragility.questions.stress.stressors import Layout
 from fragility_paper import run
 from fragility_paper.data import Dataset, load
 from fragility_paper.plan import MATCHING, PROFILES, Unit, profile_named, unit_config, units_of

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from study_helpers import LOGREG, TINY
 
-from fragility.errors import DataError
+from fragility.base.errors import DataError
 from fragility_paper import paper_values
 from fragility_paper.data import DATASETS
 from fragility_paper.plan import PROFILES, Unit, profile_named, unit_config, units_of

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from study_helpers import LOGREG, TINY, refuse, run_command
 
-from fragility.errors import DataError
+from fragility.base.errors import DataError
 from fragility_paper import run
 from fragility_paper.folders import claim_folder, saved_profile, study_status
 from fragility_paper.plan import Unit, units_of

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from study_helpers import REPOSITORY, RESULTS, refuse, run_command
 
-from fragility.errors import DataError
+from fragility.base.errors import DataError
 from fragility_paper.figures import FIGURES, write_figures
 from fragility_paper.results import StudyResults, load_results, save_results
 from fragility_paper.table import Table, beside, number

@@ -18,11 +18,26 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from fragility import protocol_parts as parts
-from fragility.arrays import Integers
-from fragility.canonical import digest_of, table_digest
-from fragility.errors import ProtocolError
+from fragility.base.arrays import Integers
+from fragility.base.canonical import digest_of, table_digest
+from fragility.base.errors import ProtocolError
+from fragility.base.files import write_text
+from fragility.base.schemas import (
+    AtLeastZero,
+    Count,
+    Level,
+    Positive,
+    between,
+    check_fields,
+    load_json,
+    named,
+    one_of,
+    parse_text,
+    read_document,
+    write_document,
+)
 from fragility.evidence import EvidenceRows
+from fragility.evidence import protocol_parts as parts
 from fragility.evidence.agreement import ROUNDING_ROWS, measure_rounding
 from fragility.evidence.baselines import (
     ALTERNATIVES,
@@ -43,24 +58,9 @@ from fragility.evidence.groups import GroupMap, group_columns
 from fragility.evidence.modes import CATALOGUE_SIZE, DEFAULT_MODES, NO_MODES, NOISE, FailureModes, fit_modes
 from fragility.evidence.replacements import name_replacements
 from fragility.evidence.rows import read_model_rows
-from fragility.files import write_text
 from fragility.models import Decision, Model
-from fragility.schemas import (
-    AtLeastZero,
-    Count,
-    Level,
-    Positive,
-    between,
-    check_fields,
-    load_json,
-    named,
-    one_of,
-    parse_text,
-    read_document,
-    write_document,
-)
+from fragility.pages.wording import describe_artificial
 from fragility.scores import CONFIDENT, Reading
-from fragility.wording import describe_artificial
 
 FORMAT = "fragility-protocol/1"
 DEFAULT_BASELINE = "typical"

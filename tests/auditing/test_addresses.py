@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from fragility.auditing.parts import check_answers
-from fragility.errors import ClusterError
+from fragility.base.errors import ClusterError
 
 
 def free_port() -> int:

@@ -26,9 +26,9 @@ from sklearn.preprocessing import FunctionTransformer
 
 import fragility as fg
 from fragility.auditing import auditor as auditor_module
-from fragility.certificates import Certificates
+from fragility.audits import Certificates
+from fragility.base.errors import DataError, ModelError, ProtocolError
 from fragility.engines import choice
-from fragility.errors import DataError, ModelError, ProtocolError
 from fragility.evidence.modes import NO_MODES
 from fragility.models import Model
 from fragility.protocol import bind

@@ -16,12 +16,12 @@ from pipelines import Case, fitted
 
 import fragility as fg
 from fragility.auditing import files as stream_module
-from fragility.certificates.comparison import compare_audits
-from fragility.certificates.folder import write_folder
-from fragility.certificates.parts import cut
+from fragility.audits.comparison import compare_audits
+from fragility.audits.folder import write_folder
+from fragility.audits.parts import cut
+from fragility.base.errors import CertificateError, DataError
 from fragility.cli import tables
 from fragility.cli.tables import labels_of, open_data
-from fragility.errors import CertificateError, DataError
 from fragility.report import verify_command
 
 audit_files = partial(fg.audit_files, other_baselines=False)  # their tests are in test_dependence

@@ -18,8 +18,8 @@ from pipelines import Case, fitted
 import fragility as fg
 from fragility.auditing import files as stream_module
 from fragility.auditing.parts import TableAuditor
-from fragility.certificates.integrity import check_integrity
-from fragility.errors import CertificateError, DataError, ProtocolError
+from fragility.audits.integrity import check_integrity
+from fragility.base.errors import CertificateError, DataError, ProtocolError
 
 pytest.importorskip("numba")
 ROWS = 90
@@ -141,9 +141,9 @@ def test_modes_of_other_rows_are_refused(case, protocol, table, tmp_path):
     folder = fg.audit_files(case.model, table, protocol, tmp_path / "audit", modes=True, part_rows=45).folder
     first, second = sorted(folder.glob("modes-*.parquet"))
     document = json.loads((folder / "manifest.json").read_text())
-    from fragility.canonical import digest_bytes
-    from fragility.certificates.manifest import manifest_text
-    from fragility.certificates.parts import encode_part, part_name
+    from fragility.audits.manifest import manifest_text
+    from fragility.audits.parts import encode_part, part_name
+    from fragility.base.canonical import digest_bytes
 
     table_of_first = pq.read_table(second)
     data = encode_part(table_of_first)
@@ -227,7 +227,7 @@ def test_the_command_assesses_every_row_or_none(files, tmp_path):
 
 def test_a_model_that_can_only_be_asked_announces_its_cost(files, protocol, tmp_path):
     done = run(*audit_with(files, tmp_path / "audit", "--engine", "blackbox", "--other-baselines", "none"))
-    from fragility.modes.losses import count_values
+    from fragility.questions.modes.losses import count_values
 
     each = sum(count_values(protocol, mode) for mode in ("lost", "wrong", "noisy"))
     assert f"up to {2000 * each:,} model evaluations; --no-modes leaves them out" in " ".join(done.err.split())

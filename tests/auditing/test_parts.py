@@ -13,9 +13,9 @@ from clusters import Small, Stopped, content, stop_after
 
 import fragility as fg
 from fragility.auditing.parts import Failure, MadePart, PartMaker, Task, limit_threads
-from fragility.errors import ClusterError, DataError
-from fragility.ids import SeenIds, id_keys
-from fragility.tables import open_source
+from fragility.base.errors import ClusterError, DataError
+from fragility.base.ids import SeenIds, id_keys
+from fragility.tables.sources import open_source
 
 
 class Unreliable:

@@ -11,9 +11,9 @@ from clusters import PART, Covertype, Killer, Small, command_of, content, shuffl
 from command_line import refuse, run
 
 import fragility as fg
-from fragility import libraries
 from fragility.auditing.ray import RayWorkers, audit_dataset
-from fragility.errors import ClusterError, DataError
+from fragility.base import libraries
+from fragility.base.errors import ClusterError, DataError
 
 pytest.importorskip("ray")
 
@@ -96,7 +96,7 @@ def test_the_command_says_what_is_missing(small, tmp_path, monkeypatch):
     words = ["audit", "no-model.skops", small.file, "--out", tmp_path / "out", "--protocol", "no.json"]
     assert "--on must be ray or spark, got 'dask'" in refuse(*words, "--on", "dask")
     assert "--workers has no effect without --on" in refuse(*words, "--workers", 2)
-    monkeypatch.setattr("fragility.libraries.find_spec", lambda name: None)
+    monkeypatch.setattr("fragility.base.libraries.find_spec", lambda name: None)
     assert "pip install 'fragility[ray]'" in refuse(*words, "--on", "ray")
     assert not (tmp_path / "out").exists()
 

@@ -13,7 +13,7 @@ from command_line import refuse, run
 
 import fragility as fg
 from fragility.auditing.spark import SparkWorkers, _find_complaint, _start, audit_dataframe, check_java
-from fragility.errors import ClusterError, DataError
+from fragility.base.errors import ClusterError, DataError
 
 pytest.importorskip("pyspark")
 
@@ -104,7 +104,7 @@ def test_the_command_says_what_is_missing(small, tmp_path, monkeypatch):
     words = ["audit", "no-model.skops", small.file, "--out", tmp_path / "out", "--protocol", "no.json", "--on", "spark"]
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     assert "Spark needs Java 17 or later" in refuse(*words)
-    monkeypatch.setattr("fragility.libraries.find_spec", lambda name: None)
+    monkeypatch.setattr("fragility.base.libraries.find_spec", lambda name: None)
     assert "pip install 'fragility[spark]'" in refuse(*words)
 
 

@@ -24,12 +24,12 @@ from pipelines import Case, fitted
 from pyarrow import fs as arrow_fs
 
 import fragility as fg
-from fragility import files
 from fragility.auditing import files as stream_module
 from fragility.auditing.certifying import PartAuditor
-from fragility.certificates.folder import WORK_FOLDER
-from fragility.certificates.parts import PART_ROWS
-from fragility.errors import CertificateError, DataError, ModelError, VerificationError
+from fragility.audits.folder import WORK_FOLDER
+from fragility.audits.parts import PART_ROWS
+from fragility.base import files
+from fragility.base.errors import CertificateError, DataError, ModelError, VerificationError
 from fragility.verification.outcome import Verification
 
 audit_files = partial(fg.audit_files, other_baselines=False)  # their tests are in test_dependence
@@ -137,7 +137,7 @@ def test_the_size_of_the_parts_changes_nothing_but_the_files(
     }.items(),
 )
 def test_a_pattern_names_the_same_files_on_disk_and_in_an_object_store(tmp_path, pattern, names):
-    from fragility.formats import find_files
+    from fragility.tables.formats import find_files
 
     for name in ("a.csv", "day1/b.csv", "day1/late/c.csv"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -609,7 +609,7 @@ def test_progress_counts_rows(case, protocol, table, tmp_path) -> None:
 
 
 def test_verify_reads_files_and_folders_in_parts(case, rows, protocol, tmp_path) -> None:
-    from fragility.tables import open_source
+    from fragility.tables.sources import open_source
 
     shuffled = rows.sample(frac=1.0, random_state=3).rename_axis("loan").reset_index()
     shuffled.to_parquet(tmp_path / "shuffled.parquet")

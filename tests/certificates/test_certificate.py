@@ -18,14 +18,14 @@ from hypothesis import strategies as st
 from pipelines import fitted
 
 from fragility.auditing.pipeline import audit
+from fragility.audits import Certificates, Claims, Manifest
+from fragility.audits.manifest import CLAIM, manifest_text
+from fragility.base.canonical import combine_digests
+from fragility.base.errors import CertificateError
 from fragility.blocks.claims import claims_of, contradictions, row_digests, table_of
-from fragility.canonical import combine_digests
-from fragility.certificates import Certificates, Claims, Manifest
-from fragility.certificates.manifest import CLAIM, manifest_text
-from fragility.errors import CertificateError
 from fragility.evidence.replacements import value_text
+from fragility.pages.wording import name_lost_groups
 from fragility.protocol import Protocol
-from fragility.wording import name_lost_groups
 
 PUBLIC = [
     "id", "predicted", "confidence", "margin", "flip_budget", "flipped", "rcma", "fds",
@@ -407,7 +407,7 @@ def test_damaged_folders_are_refused_in_words(certs: Certificates, tmp_path, nam
         path.write_bytes({"empty": b"", "truncated": data[: len(data) // 2], "junk": b"\x00\xff" * 50}[damage])
     with pytest.raises(ValueError, match=r"manifest\.json|protocol-|certificates-") as caught:
         Certificates.load(tmp_path / "a")
-    assert type(caught.value).__module__ == "fragility.errors"
+    assert type(caught.value).__module__ == "fragility.base.errors"
 
 
 def test_an_absent_folder_is_refused(tmp_path) -> None:

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import fragility as fg
-from fragility.certificates.flips import bound_flips
+from fragility.audits.flips import bound_flips
 from fragility.integrations.mlflow_logging import measure_audit
 
 lightgbm = pytest.importorskip("lightgbm")

@@ -18,16 +18,16 @@ import pyarrow.parquet as pq
 import pytest
 from pipelines import fitted
 
-from fragility import files
 from fragility.auditing.pipeline import audit
-from fragility.certificates import Certificates
-from fragility.certificates.folder import check_writable_folder, write_folder
-from fragility.certificates.integrity import check_integrity
-from fragility.certificates.manifest import manifest_text
-from fragility.certificates.parts import cut, encode_part
+from fragility.audits import Certificates
+from fragility.audits.folder import check_writable_folder, write_folder
+from fragility.audits.integrity import check_integrity
+from fragility.audits.manifest import manifest_text
+from fragility.audits.parts import cut, encode_part
+from fragility.base import files
+from fragility.base.errors import CertificateError
+from fragility.base.files import open_regular, parse_json, replacing, write_text
 from fragility.cli import main
-from fragility.errors import CertificateError
-from fragility.files import open_regular, parse_json, replacing, write_text
 from fragility.protocol import Protocol
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="kills processes")
@@ -226,7 +226,7 @@ def test_an_interrupt_at_any_step_leaves_the_old_or_the_new(certs: Certificates,
 KILLED_AT_EVERY_STEP = """
 import os, shutil, signal, sys
 from pathlib import Path
-from fragility.certificates import Certificates
+from fragility.audits import Certificates
 
 source, old, home = Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])
 EVENTS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "os.listdir", "fcntl.flock"}
@@ -320,7 +320,7 @@ def test_single_files_clear_away_what_a_killed_write_left(tmp_path) -> None:
     script = textwrap.dedent(
         """
         import os, signal, sys
-        from fragility.files import replacing
+        from fragility.base.files import replacing
         with replacing(sys.argv[1]) as part:
             part.write_text("half")
             os.kill(os.getpid(), signal.SIGKILL)
@@ -338,7 +338,7 @@ def test_single_files_clear_away_what_a_killed_write_left(tmp_path) -> None:
 
 WRITER = """
 import sys
-from fragility.certificates import Certificates
+from fragility.audits import Certificates
 certs = Certificates.load(sys.argv[1])
 print("ready", flush=True)
 for turn in range(int(sys.argv[3])):
@@ -391,7 +391,7 @@ def test_a_reader_finds_the_new_audit_where_the_old_one_goes(certs: Certificates
             certs.save(target)
         return open_regular(path)
 
-    monkeypatch.setattr("fragility.files.open_regular", rewritten_meanwhile)
+    monkeypatch.setattr("fragility.base.files.open_regular", rewritten_meanwhile)
     assert len(Certificates.load(target)) == 12
 
 

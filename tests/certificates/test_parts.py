@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fragility.certificates.parts import decode_table
-from fragility.errors import CertificateError
-from fragility.files import read_digested, stored_size
+from fragility.audits.parts import decode_table
+from fragility.base.errors import CertificateError
+from fragility.base.files import read_digested, stored_size
 
 
 def encode(table, **settings):

@@ -19,15 +19,15 @@ from hypothesis import strategies as st
 from pipelines import fitted
 
 import fragility as fg
+from fragility.audits.integrity import check_integrity
+from fragility.audits.manifest import manifest_text
+from fragility.audits.parts import beside_name, encode_part
+from fragility.base.canonical import digest_bytes
+from fragility.base.errors import CertificateError, EngineError
 from fragility.blocks.choice import RowChoice
 from fragility.blocks.lattice import making as _lattice
 from fragility.blocks.lattice import values as lattice
-from fragility.canonical import digest_bytes
-from fragility.certificates.integrity import check_integrity
-from fragility.certificates.manifest import manifest_text
-from fragility.certificates.parts import beside_name, encode_part
-from fragility.errors import CertificateError, EngineError
-from fragility.wording import NOT_SEARCHED, ONE_WAY
+from fragility.pages.wording import NOT_SEARCHED, ONE_WAY
 
 audit_files = partial(fg.audit_files, other_baselines=False)  # their tests are in test_dependence
 pytest.importorskip("numba")
@@ -229,8 +229,8 @@ def test_a_smaller_known_set_is_in_the_sentence(case, protocol, rows):
 
 def forge(folder: Path, change) -> None:
     """Replace the table of searched rows, and make manifest and root agree with it again."""
+    from fragility.base.canonical import combine_digests
     from fragility.blocks.claims import digest_from_text
-    from fragility.canonical import combine_digests
 
     document = json.loads((folder / "manifest.json").read_text())
     name = next(name for name in document["files"] if name.startswith("searched-"))

@@ -8,11 +8,11 @@ import pytest
 from pipelines import fitted
 
 import fragility as fg
+from fragility.audits import Certificates, StoredAudit
+from fragility.audits.folder import write_folder
+from fragility.audits.parts import cut
+from fragility.base.errors import CertificateError
 from fragility.blocks.lattice.values import split_block
-from fragility.certificates import Certificates, StoredAudit
-from fragility.certificates.folder import write_folder
-from fragility.certificates.parts import cut
-from fragility.errors import CertificateError
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import fragility as fg
-from fragility.calibration import FragilityTemperature
+from fragility.analysis.calibration import FragilityTemperature
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ import pytest
 from command_line import COLUMNS, audit_words, refuse, run, verify_words
 
 import fragility as fg
-from fragility.text import escape_controls
+from fragility.base.text import escape_controls
 
 # --- what no output replaces --------------------------------------------------------------------------------
 
@@ -142,8 +142,8 @@ def test_a_cut_line_is_not_read_as_missing_values(made, tmp_path):
 
 
 def test_quoted_line_ends_and_other_separators_are_no_cut_lines(tmp_path):
-    from fragility.formats import CsvFormat
-    from fragility.tables import open_source
+    from fragility.tables.formats import CsvFormat
+    from fragility.tables.sources import open_source
 
     frame = pd.DataFrame({"a": [1.5, 2.5], "b": ["two\nlines", 'a "quote"; and, more']})
     frame.to_csv(tmp_path / "rows.csv", index=False, sep=";", decimal=",", encoding="utf-16")

@@ -21,10 +21,10 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 
 import fragility as fg
+from fragility.analysis.ranking.predictive import class_codes
+from fragility.analysis.segments import read_by
+from fragility.base.errors import PYTHON_OBJECT, Advice
 from fragility.cli import app
-from fragility.errors import PYTHON_OBJECT, Advice
-from fragility.ranking.predictive import class_codes
-from fragility.segments import read_by
 
 # --- advice -------------------------------------------------------------------------------------------------
 

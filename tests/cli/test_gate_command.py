@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression
 from small_audits import declared_model, small_audit, small_labels, whole_numbers
 
 import fragility as fg
-from fragility.errors import CertificateError
+from fragility.base.errors import CertificateError
 
 
 @pytest.fixture(scope="module")

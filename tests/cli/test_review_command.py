@@ -8,9 +8,9 @@ import pyarrow.parquet
 import pytest
 from command_line import COLUMNS, refuse, run
 
-from fragility.errors import DataError
-from fragility.review.history import DEFAULT_REASONS, Case, read_reasons
-from fragility.review.store import Store
+from fragility.apps.review.history import DEFAULT_REASONS, Case, read_reasons
+from fragility.apps.review.store import Store
+from fragility.base.errors import DataError
 
 
 @pytest.fixture

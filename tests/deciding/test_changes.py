@@ -15,9 +15,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, PolynomialFeatures, StandardScaler
 
 import fragility as fg
-from fragility.canonical import row_digests
+from fragility.base.canonical import row_digests
+from fragility.base.errors import ProtocolError
 from fragility.deciding.values import JointValues, choose_units, draw_states, list_states
-from fragility.errors import ProtocolError
 
 ROWS = 3
 CASES = [

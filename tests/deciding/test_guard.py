@@ -21,8 +21,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, QuantileTransformer, StandardScaler
 
 import fragility as fg
+from fragility.base.errors import EvidenceError
 from fragility.deciding import changing, decisions, hanging
-from fragility.errors import EvidenceError
 from fragility.evidence.modes import weigh_values
 
 CASES = [("lightgbm", "transformed"), ("logistic", "transformed"), ("mlp", "transformed"), ("lightgbm", "raw")]

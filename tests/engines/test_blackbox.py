@@ -15,9 +15,9 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
+from fragility.base.errors import ModelError
 from fragility.engines.blackbox import trace_blackbox
 from fragility.engines.trace import Trace
-from fragility.errors import ModelError
 from fragility.models import Model
 from fragility.protocol import Protocol, bind
 

@@ -10,10 +10,10 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import GaussianNB
 
 import fragility as fg
+from fragility.base.errors import EngineError
 from fragility.engines import choice
 from fragility.engines.blackbox import trace_blackbox
 from fragility.engines.checking import compare_traces
-from fragility.errors import EngineError
 from fragility.protocol import bind
 from fragility.scores import support_margin
 
@@ -133,7 +133,7 @@ def test_rounding_at_the_edge_of_the_resolution_is_no_disagreement(data, monkeyp
     assert "flip thresholds in 1 of 16" in compare_traces(other, right, few, protocol, 1e-6)
     state = few.dense(i, i + 1) + right.threshold[i, 0] * (few.baseline - few.dense(i, i + 1))
     support = float(support_margin(few.predict(state), right.predicted[i])[0])
-    monkeypatch.setattr("fragility.protocol_parts.MAX_RESOLUTION", 10.0)
+    monkeypatch.setattr("fragility.evidence.protocol_parts.MAX_RESOLUTION", 10.0)
     on_the_edge = dataclasses.replace(protocol, resolution=-support)
     assert compare_traces(other, right, few, on_the_edge, 1e-6) is None
 

@@ -27,8 +27,8 @@ from sklearn.naive_bayes import GaussianNB
 from sklearn.neural_network import MLPClassifier
 
 import fragility as fg
+from fragility.base.errors import EngineError
 from fragility.engines import choice
-from fragility.errors import EngineError
 from fragility.evidence import RowStates
 from fragility.protocol import bind
 

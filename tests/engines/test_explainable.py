@@ -17,10 +17,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 
 import fragility as fg
+from fragility.base.errors import EngineError
 from fragility.engines.choice import native_for, prepare_answers
 from fragility.engines.trees import engine
 from fragility.engines.trees.readers.interpret import write_number
-from fragility.errors import EngineError
 from fragility.evidence import RowStates
 from fragility.protocol import bind
 

@@ -22,13 +22,13 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.tree import DecisionTreeClassifier
 
 import fragility as fg
+from fragility.base.errors import DataError, EngineError
 from fragility.engines.lattice import whole
 from fragility.engines.lattice.additive import FlipRule, LinearLattice
 from fragility.engines.lattice.trees import TreeLattice
-from fragility.errors import DataError, EngineError
+from fragility.pages.wording import MINIMUM, NONE_AT_ALL, UNDECIDED, UPPER_BOUND, none_up_to
 from fragility.protocol import bind
-from fragility.search.found import NOT_COUNTED
-from fragility.wording import MINIMUM, NONE_AT_ALL, UNDECIDED, UPPER_BOUND, none_up_to
+from fragility.questions.search.found import NOT_COUNTED
 
 pytest.importorskip("numba")
 lightgbm = pytest.importorskip("lightgbm")
@@ -62,7 +62,7 @@ SINGLE = ("xgboost",)  # its own sums are float32
 def any_resolution():
     """Ties are made by hand here, at resolutions that a protocol for users may not have."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fragility.protocol_parts.MAX_RESOLUTION", 100.0)
+        patch.setattr("fragility.evidence.protocol_parts.MAX_RESOLUTION", 100.0)
         yield
 
 

@@ -17,10 +17,10 @@ from sklearn.preprocessing import StandardScaler
 from traces import assert_same_trace, covertype_groups
 
 import fragility as fg
+from fragility.base.errors import DataError, EngineError
 from fragility.engines import linear, linear_traces
 from fragility.engines.blackbox import trace_blackbox
 from fragility.engines.linear_traces import BOUND
-from fragility.errors import DataError, EngineError
 from fragility.protocol import Protocol, bind
 from fragility.scores import READINGS
 
@@ -174,7 +174,9 @@ def test_pieces_change_nothing(monkeypatch, size):
 
 @pytest.mark.parametrize("resolution", [1e-9, 1e-3, 0.5, 30.0])
 def test_any_resolution(resolution, monkeypatch):
-    monkeypatch.setattr("fragility.protocol_parts.MAX_RESOLUTION", 100.0)  # the engine does not rest on that limit
+    monkeypatch.setattr(
+        "fragility.evidence.protocol_parts.MAX_RESOLUTION", 100.0
+    )  # the engine does not rest on that limit
     case = fitted("credit_g", "logistic", "transformed")
     protocol = Protocol.fit(case.model, case.X_train, resolution=resolution)
     rows = bind(case.model, case.X_test[:100], protocol)

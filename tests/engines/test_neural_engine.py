@@ -18,8 +18,8 @@ from sklearn.preprocessing import StandardScaler
 from traces import assert_same_trace, covertype_groups
 
 import fragility as fg
+from fragility.base.errors import EngineError, FragilityError
 from fragility.engines.blackbox import trace_blackbox
-from fragility.errors import EngineError, FragilityError
 from fragility.models import Model
 from fragility.protocol import Protocol, bind
 from fragility.scores import (
@@ -34,9 +34,9 @@ from fragility.scores import (
 torch = pytest.importorskip("torch", reason="the neural engine needs PyTorch")
 from torch import nn  # noqa: E402
 
+from fragility.analysis.resmlp import ResMLPClassifier  # noqa: E402
 from fragility.engines import neural, neural_states  # noqa: E402
 from fragility.engines.neural_states import Sizes  # noqa: E402
-from fragility.resmlp import ResMLPClassifier  # noqa: E402
 
 OPERATORS = ("attenuate_all", "attenuate_top1", "attenuate_top2", "attenuate_top11")
 

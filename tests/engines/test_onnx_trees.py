@@ -13,10 +13,10 @@ from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 
 import fragility as fg
+from fragility.base.errors import EngineError
 from fragility.engines.trees.forest import NARROW
 from fragility.engines.trees.readers import read_ensemble
 from fragility.engines.trees.scoring import compute_probabilities, make_row_scorer
-from fragility.errors import EngineError
 from fragility.models.onnx_classifier import OnnxClassifier
 
 catboost = pytest.importorskip("catboost")

@@ -17,13 +17,13 @@ from sklearn.linear_model import LogisticRegression, SGDClassifier
 from tree_models import LGB, MODELS
 
 import fragility as fg
+from fragility.analysis.ranking.scores import random_order_score, rcma_along
 from fragility.engines import linear as linear_engine
 from fragility.engines.choice import native_for, prepare_answers
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.protocol import bind
-from fragility.ranking.scores import random_order_score, rcma_along
-from fragility.search import failing_sets_of_rows
-from fragility.stress.labels import label_rows, run_stress_rows
+from fragility.questions.search import failing_sets_of_rows
+from fragility.questions.stress.labels import label_rows, run_stress_rows
 
 pytest.importorskip("numba")
 lightgbm = pytest.importorskip("lightgbm")

@@ -7,9 +7,9 @@ import pytest
 from sklearn.ensemble import GradientBoostingClassifier, HistGradientBoostingClassifier, RandomForestClassifier
 
 import fragility as fg
+from fragility.base.errors import ModelError
 from fragility.engines.trees.engine import ensemble_of
 from fragility.engines.trees.scoring import compute_probabilities, make_row_scorer
-from fragility.errors import ModelError
 
 treelite = pytest.importorskip("treelite", reason="Treelite is not installed")
 gtil = pytest.importorskip("treelite.gtil")

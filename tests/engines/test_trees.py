@@ -22,13 +22,13 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from traces import assert_same
 from tree_models import CAT, LGB, MODELS
 
+from fragility.base.errors import DataError, EngineError, ModelError
 from fragility.engines.blackbox import trace_blackbox
 from fragility.engines.trace import Trace
 from fragility.engines.trees import engine as trees
 from fragility.engines.trees.forest import NARROW, Forest
 from fragility.engines.trees.readers import read_ensemble
 from fragility.engines.trees.scoring import compute_probabilities, make_row_scorer
-from fragility.errors import DataError, EngineError, ModelError
 from fragility.models import Model
 from fragility.protocol import Protocol, bind
 

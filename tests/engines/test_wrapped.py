@@ -31,12 +31,12 @@ from sklearn.tree import DecisionTreeClassifier
 from traces import assert_same
 
 import fragility as fg
+from fragility.base.errors import EngineError
 from fragility.engines.blackbox import trace_blackbox
 from fragility.engines.choice import native_for, never_reads, prepare_answers
 from fragility.engines.lattice.whole import find_lattice, never_searches
 from fragility.engines.wrapped import engine as wrapped
 from fragility.engines.wrapped.combining import CELLS, Combination
-from fragility.errors import EngineError
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.protocol import Protocol, bind
 

@@ -13,7 +13,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OrdinalEncoder, StandardScaler
 
 import fragility as fg
-from fragility.errors import EvidenceError
+from fragility.base.errors import EvidenceError
 from fragility.evidence.fitting import category_columns
 from fragility.protocol import Protocol, bind
 

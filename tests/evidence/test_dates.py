@@ -19,8 +19,8 @@ from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardSc
 from twins import assert_equal, remembered
 
 import fragility as fg
-from fragility.canonical import table_digest
-from fragility.errors import EvidenceError
+from fragility.base.canonical import table_digest
+from fragility.base.errors import EvidenceError
 from fragility.evidence.fields import date_text, read_date
 from fragility.models import Model
 from fragility.protocol import Protocol, bind

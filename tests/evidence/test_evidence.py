@@ -35,7 +35,7 @@ from sklearn.preprocessing import (
     TargetEncoder,
 )
 
-from fragility.errors import EvidenceError, FragilityError, FragilityWarning
+from fragility.base.errors import EvidenceError, FragilityError, FragilityWarning
 from fragility.evidence import blend
 from fragility.evidence.groups import association
 from fragility.evidence.origins import choose_rows

@@ -14,7 +14,7 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 
 import fragility as fg
-from fragility.errors import DataError, EvidenceError, FragilityError
+from fragility.base.errors import DataError, EvidenceError, FragilityError
 from fragility.evidence.fields import type_of
 from fragility.models import Model
 from fragility.protocol import Protocol, bind

@@ -23,7 +23,7 @@ from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
 from twins import assert_equal, remembered
 
 import fragility as fg
-from fragility.errors import EvidenceError
+from fragility.base.errors import EvidenceError
 from fragility.models import Model
 from fragility.protocol import Protocol, bind
 

@@ -17,7 +17,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 
 import fragility as fg
-from fragility.errors import ProtocolError
+from fragility.base.errors import ProtocolError
 from fragility.evidence.modes import Outage
 
 

@@ -17,7 +17,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 
-from fragility.errors import EvidenceError, FragilityWarning, ProtocolError
+from fragility.base.errors import EvidenceError, FragilityWarning, ProtocolError
 from fragility.evidence.origins import list_sets
 from fragility.protocol import Protocol, bind
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fragility.base.ids import id_keys
 from fragility.gate.estimates import (
     Estimate,
     RetrainedEstimates,
@@ -15,7 +16,6 @@ from fragility.gate.estimates import (
     estimate_mean,
     estimate_share,
 )
-from fragility.ids import id_keys
 
 LEVEL = 0.95
 

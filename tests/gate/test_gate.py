@@ -14,7 +14,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import fragility as fg
-from fragility.errors import CertificateError
+from fragility.base.errors import CertificateError
 from fragility.gate.rules import parse_rules
 
 FIELDS = ["duration", "credit_amount", "age", "installment_commitment", "residence_since"]
@@ -364,7 +364,7 @@ def test_the_pytest_fixture_fails_a_test_with_the_verdicts(audits, tmp_path):
         "def test_better(fragility_gate):\n    assert fragility_gate('good', 'gate.toml', 'worse', strict=True)\n"
     )
     known = [found.value for found in entry_points(group="pytest11")]
-    plugin = [] if "fragility.pytest_plugin" in known else ["-p", "fragility.pytest_plugin"]
+    plugin = [] if "fragility.integrations.pytest_plugin" in known else ["-p", "fragility.integrations.pytest_plugin"]
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", *plugin, "test_gate.py"], cwd=tmp_path, capture_output=True, text=True
     )

@@ -68,7 +68,7 @@ def test_the_pytest_lines_of_the_guide_run(repository):
     fg.Certificates.load(repository / "audit").save(repository / "last-good-audit")
     (repository / "test_gate.py").write_text(take_block("def test_the_new_model"))
     known = [found.value for found in entry_points(group="pytest11")]
-    plugin = [] if "fragility.pytest_plugin" in known else ["-p", "fragility.pytest_plugin"]
+    plugin = [] if "fragility.integrations.pytest_plugin" in known else ["-p", "fragility.integrations.pytest_plugin"]
     words = [sys.executable, "-m", "pytest", "-q", *plugin, "test_gate.py"]
     run = subprocess.run(words, cwd=repository, capture_output=True, text=True)
     assert "1 passed" in run.stdout, run.stdout

@@ -11,7 +11,7 @@ from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
 
 import fragility as fg
-from fragility.hardening.assessment import HardeningEffect, assess_model
+from fragility.analysis.hardening.assessment import HardeningEffect, assess_model
 
 DATA = split("credit_g")
 FIELDS = ["checking_status", "duration", "credit_history", "purpose", "credit_amount", "age"]  # few: audits are quick

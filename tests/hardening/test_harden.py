@@ -25,7 +25,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler, TargetEncoder
 from sklearn.tree import DecisionTreeClassifier
 
 import fragility as fg
-from fragility.errors import DataError, EvidenceError, ModelError, ProtocolError
+from fragility.base.errors import DataError, EvidenceError, ModelError, ProtocolError
 from fragility.models.fingerprint import fingerprint
 
 DATA = split("credit_g")
@@ -149,7 +149,7 @@ def test_sparse_rows_stay_sparse():
 
 
 def test_twins_of_a_wide_sparse_matrix_are_refused_before_memory_runs_out(monkeypatch):
-    from fragility.hardening import twins
+    from fragility.analysis.hardening import twins
 
     monkeypatch.setattr(twins, "SPARSE_LIMIT", 1000)
     matrix = sp.random(60, 30, density=0.1, format="csr", random_state=0)

@@ -18,9 +18,9 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeClassifier
 
 import fragility as fg
-from fragility.errors import ProtocolError
+from fragility.analysis.hardening.training import refit_protocol
+from fragility.base.errors import ProtocolError
 from fragility.evidence.modes import tabulate_catalogue, values_frame
-from fragility.hardening.training import refit_protocol
 from fragility.protocol import bind
 
 DATA = split("credit_g")

@@ -7,8 +7,8 @@ import pytest
 from small_audits import declared_model, whole_numbers
 
 import fragility as fg
-from fragility.hardening.assessment import Judged, Transfer, assess_transfer
-from fragility.intervals import paired_difference
+from fragility.analysis.hardening.assessment import Judged, Transfer, assess_transfer
+from fragility.base.shares import paired_difference
 
 TRAINED = (Judged("baseline mean (as in training)", 0.593, 0.009),)
 

@@ -169,8 +169,8 @@ def _fresh_audit(sound: Path, place: Path) -> Path:
 
 
 def _read_audit(folder: Path) -> None:
-    from fragility.certificates import Certificates
-    from fragility.certificates.integrity import check_integrity
+    from fragility.audits import Certificates
+    from fragility.audits.integrity import check_integrity
 
     told = " ".join(check.detail for check in check_integrity(folder))
     assert "the folder is malformed" not in told, told
@@ -180,7 +180,7 @@ def _read_audit(folder: Path) -> None:
 
 
 def read_manifest(sound: Path, place: Path, chance: random.Random) -> None:
-    from fragility.certificates.manifest import manifest_text
+    from fragility.audits.manifest import manifest_text
 
     folder = _fresh_audit(sound, place)
     path = folder / "manifest.json"
@@ -205,8 +205,8 @@ def read_certificates(sound: Path, place: Path, chance: random.Random) -> None:
 
 def replace_table(folder: Path, name: str, data: bytes) -> None:
     """Put other bytes in the place of the table, under a manifest made anew."""
-    from fragility.canonical import digest_bytes
-    from fragility.certificates.manifest import manifest_text
+    from fragility.audits.manifest import manifest_text
+    from fragility.base.canonical import digest_bytes
 
     manifest = json.loads((folder / "manifest.json").read_text())
     digest = digest_bytes(data)
@@ -273,8 +273,8 @@ def read_groups(sound: Path, place: Path, chance: random.Random) -> None:
 def read_outages(sound: Path, place: Path, chance: random.Random) -> None:
     from fragility.cli.evaluate import parse_markers
     from fragility.cli.tables import read_table
-    from fragility.stress.declaration import outage_events
-    from fragility.stress.stressors import Outages
+    from fragility.questions.stress.declaration import outage_events
+    from fragility.questions.stress.stressors import Outages
 
     if chance.random() < 0.3:
         path = place / "markers.json"
@@ -288,7 +288,7 @@ def read_outages(sound: Path, place: Path, chance: random.Random) -> None:
 
 
 def read_policy(sound: Path, place: Path, chance: random.Random) -> None:
-    from fragility.policy import ReviewPolicy
+    from fragility.analysis.policy import ReviewPolicy
 
     path = place / "policy.json"
     path.write_bytes(either((sound / "policy.json").read_bytes(), chance))
@@ -298,7 +298,7 @@ def read_policy(sound: Path, place: Path, chance: random.Random) -> None:
 
 
 def read_proof(sound: Path, place: Path, chance: random.Random) -> None:
-    from fragility.canonical import digest_of
+    from fragility.base.canonical import digest_of
     from fragility.trust.proofs import proof_text, verify_proof
 
     path, original = place / "proof.json", (sound / "proof.json").read_bytes()
@@ -318,7 +318,7 @@ def read_proof(sound: Path, place: Path, chance: random.Random) -> None:
 def read_envelope(sound: Path, place: Path, chance: random.Random) -> None:
     import base64
 
-    from fragility.envelopes import signed_protocol
+    from fragility.base.envelopes import signed_protocol
     from fragility.trust.signing import signed_predicate
 
     protocols = chance.random() < 0.3
@@ -466,7 +466,7 @@ def _use_model(path: Path) -> int:
     import numpy as np
 
     import fragility.models.loading as loading
-    from fragility.errors import FragilityError
+    from fragility.base.errors import FragilityError
 
     loading.TRIALS = {}  # it stood its trial
     try:
@@ -508,7 +508,7 @@ def one_sentence(text: str) -> bool:
 
 def _fault(read: Reader, sound: Path, place: Path, chance: random.Random) -> str | None:
     """Return what is wrong with how one input was met; None if it was read, or refused as it should be."""
-    from fragility.errors import FragilityError
+    from fragility.base.errors import FragilityError
 
     try:
         signal.alarm(SECONDS)
@@ -536,7 +536,7 @@ def main(reader: str, seed: int, first: int, count: int, folder: Path) -> None:
     place = folder / "place"
     place.mkdir(exist_ok=True)
     if reader == "model":
-        network = ("fragility.resmlp.network",) if importlib.util.find_spec("torch") else ()
+        network = ("fragility.analysis.resmlp.network",) if importlib.util.find_spec("torch") else ()
         for name in ("catboost", "lightgbm", "xgboost", "fragility.models.loading", *network):
             importlib.import_module(name)  # once, before the forks
     for number in range(first, first + count):

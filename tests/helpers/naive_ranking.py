@@ -12,7 +12,7 @@ import numpy as np
 MODULUS = 2**64
 
 
-# --- draws (format fragility-draw/1, see the docstring of fragility.stress) ---------------------------------------
+# --- draws (format fragility-draw/1, see the docstring of fragility.questions.stress) -----------------------------
 
 
 def row_key(seed, stream, sample_id):

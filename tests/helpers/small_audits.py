@@ -9,8 +9,8 @@ import pyarrow as pa
 from sklearn.linear_model import LogisticRegression
 
 import fragility as fg
+from fragility.audits import BaselineComparison, Manifest, ModesDeclaration
 from fragility.blocks.lattice.values import LatticeDeclaration
-from fragility.certificates import BaselineComparison, Manifest, ModesDeclaration
 
 FIELDS = ("income", "debt", "age", "tenure", "visits", "region")
 WEIGHTS = {

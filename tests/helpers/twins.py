@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from naive import Row
 
-from fragility.certificates import Certificates
+from fragility.audits import Certificates
 
 RELATIVE, ABSOLUTE = 1e-9, 1e-11  # the absolute floor is for differences of margins that are nearly equal
 

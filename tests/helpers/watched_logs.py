@@ -10,8 +10,8 @@ import pyarrow as pa
 from small_audits import FIELDS, declared_model, whole_numbers
 
 import fragility as fg
-from fragility.serving.entries import LogEntry
-from fragility.serving.log import SealingRules, ServingLog
+from fragility.apps.serving.entries import LogEntry
+from fragility.apps.serving.log import SealingRules, ServingLog
 
 START = dt.datetime(2026, 3, 1, 9, tzinfo=dt.UTC)
 

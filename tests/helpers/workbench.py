@@ -14,14 +14,14 @@ import pandas as pd
 from starlette.testclient import TestClient
 
 import fragility as fg
-from fragility.review.app import create_app
-from fragility.review.desk import Workbench
-from fragility.review.guards import Sessions
-from fragility.review.missing import ChangeSearch
-from fragility.review.queries import CaseIndex
-from fragility.review.rows import WhatIf, match_rows
-from fragility.review.stability import StabilitySearch
-from fragility.review.store import Store
+from fragility.apps.review.app import create_app
+from fragility.apps.review.desk import Workbench
+from fragility.apps.review.guards import Sessions
+from fragility.apps.review.missing import ChangeSearch
+from fragility.apps.review.queries import CaseIndex
+from fragility.apps.review.rows import WhatIf, match_rows
+from fragility.apps.review.stability import StabilitySearch
+from fragility.apps.review.store import Store
 
 HOST, PORT = "review-of-these-tests.localhost", 8808
 ADDRESS = f"http://{HOST}:{PORT}"

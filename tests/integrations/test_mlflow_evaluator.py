@@ -13,7 +13,7 @@ import pytest
 from command_line import run
 
 import fragility as fg
-from fragility.errors import DataError, FragilityError, ModelError, ProtocolError
+from fragility.base.errors import DataError, FragilityError, ModelError, ProtocolError
 
 NUMBERS = ["duration", "credit_amount", "age"]
 BOTH: dict[str, object] = {"protocol": None, "train": None}

@@ -13,7 +13,7 @@ from command_line import run
 from naive_intervals import share_interval
 
 import fragility as fg
-from fragility.errors import DataError, ModelError
+from fragility.base.errors import DataError, ModelError
 
 VERIFY = "fragility verify certificates --model MODEL --data DATA"
 CONFIDENT = 0.8  # of the 200 rows, few reach 0.9
@@ -217,7 +217,7 @@ def test_a_run_that_does_not_exist_is_one_sentence(certs) -> None:
 
 
 def test_without_mlflow_the_extra_is_named(certs, monkeypatch) -> None:
-    monkeypatch.setattr("fragility.libraries.find_spec", lambda name: None)
+    monkeypatch.setattr("fragility.base.libraries.find_spec", lambda name: None)
     with pytest.raises(
         ModelError, match=r"^log_audit needs mlflow; install it with: pip install 'fragility\[mlflow\]'$"
     ):

@@ -26,7 +26,7 @@ from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.svm import SVC
 from sklearn.tree import DecisionTreeClassifier
 
-from fragility.errors import ModelError
+from fragility.base.errors import ModelError
 from fragility.models import Model
 from fragility.models.adapter import confirm_link
 from fragility.scores import support_margin

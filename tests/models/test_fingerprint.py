@@ -45,7 +45,7 @@ from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.svm import SVC
 
 from fragility.auditing.pipeline import audit
-from fragility.libraries import family_of
+from fragility.base.libraries import family_of
 from fragility.models import Model
 from fragility.models.descriptions import READ_AT_RUN_TIME
 from fragility.models.fingerprint import fingerprint

@@ -19,7 +19,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 
 import fragility as fg
-from fragility.errors import ModelError
+from fragility.base.errors import ModelError
 from fragility.models.loading import _explain, load_model
 
 STEPS = """

@@ -21,7 +21,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import fragility as fg
-from fragility.errors import DataError, ModelError
+from fragility.base.errors import DataError, ModelError
 from fragility.models.descriptions import READ_AT_RUN_TIME
 
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
@@ -485,7 +485,7 @@ def test_a_model_file_that_is_cut_off_is_refused(saved, tmp_path, flavour: str) 
 
 
 def test_the_extra_is_named_where_it_is_missing(tmp_path, monkeypatch) -> None:
-    from fragility import libraries
+    from fragility.base import libraries
 
     monkeypatch.setattr(libraries, "find_spec", lambda name: None)
     with pytest.raises(ModelError, match=r"the address 'runs:/a/b' needs mlflow; .* pip install 'fragility\[mlflow\]'"):

@@ -20,7 +20,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import fragility as fg
-from fragility.errors import DataError, ModelError
+from fragility.base.errors import DataError, ModelError
 from fragility.models.loading import load_model
 from fragility.models.onnx_classifier import OnnxClassifier
 

@@ -17,8 +17,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import GaussianNB
 
 import fragility as fg
+from fragility.base.errors import EngineError, ModelError
 from fragility.engines.trees.readers import read_ensemble
-from fragility.errors import EngineError, ModelError
 from fragility.models.loading import load_model
 from fragility.models.onnx_classifier import OnnxClassifier
 from fragility.models.onnx_graphs import GraphError, read_graph

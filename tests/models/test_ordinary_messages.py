@@ -14,7 +14,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from xgboost import XGBClassifier
 
 import fragility as fg
-from fragility.libraries import warn_once
+from fragility.base.libraries import warn_once
 
 
 @pytest.fixture(scope="module")

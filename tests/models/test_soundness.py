@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fragility as fg
-from fragility.errors import ModelError
+from fragility.base.errors import ModelError
 from fragility.models.soundness import fault_of_tree, fault_of_trees
 
 

@@ -45,7 +45,7 @@ from sklearn.svm import SVC
 from sklearn.utils import all_estimators
 
 import fragility as fg
-from fragility.errors import ModelError
+from fragility.base.errors import ModelError
 from fragility.evidence.fitting import category_columns
 from fragility.models import Model
 

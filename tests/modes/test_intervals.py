@@ -28,11 +28,11 @@ from sklearn.preprocessing import (
 )
 
 import fragility as fg
-from fragility.errors import DataError, ProtocolError
+from fragility.base.errors import DataError, ProtocolError
 from fragility.evidence.fields import Field
 from fragility.evidence.modes import Range
-from fragility.modes.scales import Scale, rank_decimals, unrank_decimals
-from fragility.modes.searching import Bracket, narrow
+from fragility.questions.modes.scales import Scale, rank_decimals, unrank_decimals
+from fragility.questions.modes.searching import Bracket, narrow
 
 RESOLUTION = 1e-6
 

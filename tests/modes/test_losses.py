@@ -11,9 +11,9 @@ from naive_modes import frequencies, mid_quantiles, mode_loss, noise_units
 from sklearn.linear_model import LogisticRegression
 
 import fragility as fg
-from fragility.errors import DataError, ProtocolError
-from fragility.modes.losses import losses_of_rows
+from fragility.base.errors import DataError, ProtocolError
 from fragility.protocol import bind
+from fragility.questions.modes.losses import losses_of_rows
 
 ROWS = 4
 SINGLE = 2e-5  # XGBoost's own probabilities have single precision

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import fragility as fg
-from fragility.errors import CertificateError
+from fragility.base.errors import CertificateError
 from fragility.packing.archive import EPOCH, MODE, list_files, write_archive
 
 

@@ -16,14 +16,14 @@ from browser import AXE, chromium
 from small_audits import small_audit
 
 import fragility as fg
-from fragility.canonical import canonical_bytes
-from fragility.errors import CertificateError
+from fragility.base.canonical import canonical_bytes
+from fragility.base.errors import CertificateError
 from fragility.packing.archive import describe_files, list_files
 from fragility.packing.figures import Figure, SourceReader
 from fragility.packing.guidance import FRAMEWORKS, QUESTIONS, find_answers
 from fragility.packing.packing import _decode_floats, _sign_pack
 from fragility.parity import ModelParity
-from fragility.reliability.outcomes import FailureProbability
+from fragility.questions.reliability.outcomes import FailureProbability
 from fragility.trust.keys import load_private_key
 
 LEFT_OUT = ("pack.json", "signature.dsse.json")

@@ -4,8 +4,8 @@ import numpy as np
 import pipelines
 import pytest
 
+from fragility.analysis.ranking import scores
 from fragility.protocol import Protocol, bind
-from fragility.ranking import scores
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from sklearn.metrics import (
     roc_auc_score,
 )
 
-from fragility.ranking import metrics
+from fragility.analysis.ranking import metrics
 
 NAN = math.nan
 

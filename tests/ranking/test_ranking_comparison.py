@@ -12,12 +12,12 @@ from sklearn.metrics import (
     roc_auc_score,
 )
 
+from fragility.analysis.ranking import comparison, metrics
 from fragility.auditing.pipeline import audit
-from fragility.errors import DataError
+from fragility.base.errors import DataError
 from fragility.protocol import Protocol
-from fragility.ranking import comparison, metrics
-from fragility.stress.declaration import Stress
-from fragility.stress.labels import label_brittle
+from fragility.questions.stress.declaration import Stress
+from fragility.questions.stress.labels import label_brittle
 
 NAN = math.nan
 

@@ -11,8 +11,8 @@ from sklearn.metrics import (
     roc_auc_score,
 )
 
-from fragility.errors import DataError
-from fragility.ranking import metrics
+from fragility.analysis.ranking import metrics
+from fragility.base.errors import DataError
 
 NAN = math.nan
 

@@ -5,9 +5,9 @@ import pandas as pd
 import pipelines
 import pytest
 
+from fragility.analysis.ranking import scores
 from fragility.auditing.pipeline import audit
 from fragility.protocol import Protocol, bind
-from fragility.ranking import scores
 
 
 @pytest.mark.samples

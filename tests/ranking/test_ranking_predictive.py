@@ -17,8 +17,7 @@ from sklearn.metrics import (
     roc_auc_score,
 )
 
-from fragility.errors import DataError
-from fragility.ranking.predictive import (
+from fragility.analysis.ranking.predictive import (
     brier_score,
     class_codes,
     expected_calibration_error,
@@ -26,6 +25,7 @@ from fragility.ranking.predictive import (
     predictive_metrics,
     reliability_curve,
 )
+from fragility.base.errors import DataError
 
 
 def random_case(seed: int, n: int, n_classes: int) -> tuple[np.ndarray, np.ndarray]:

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fragility
+from fragility.analysis.ranking import metrics, scores
 from fragility.auditing.pipeline import audit
 from fragility.protocol import Protocol, bind
-from fragility.ranking import metrics, scores
-from fragility.stress.declaration import Stress
-from fragility.stress.labels import label_brittle
+from fragility.questions.stress.declaration import Stress
+from fragility.questions.stress.labels import label_brittle
 
 SOURCE = Path(fragility.__file__).parent
 

@@ -13,8 +13,8 @@ from naive_reliability import naive_failures
 from small_audits import FIELDS, WEIGHTS, declared_model, whole_numbers
 
 import fragility as fg
-from fragility.errors import DataError, ProtocolError
-from fragility.reliability.sampling import DrawnSubsets
+from fragility.base.errors import DataError, ProtocolError
+from fragility.questions.reliability.sampling import DrawnSubsets
 
 TRAIN, ROWS = whole_numbers(50, 0).to_numpy(), whole_numbers(6, 3).to_numpy()
 NAMES = tuple(f"x{i}" for i in range(len(FIELDS)))

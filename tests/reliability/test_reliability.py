@@ -12,11 +12,11 @@ from sklearn.datasets import make_classification
 from sklearn.linear_model import LogisticRegression
 
 import fragility as fg
-from fragility.errors import DataError
+from fragility.base.errors import DataError
+from fragility.pages.wording import describe_chance
 from fragility.protocol import bind
-from fragility.reliability.outcomes import FailureProbability
-from fragility.stress.stressors import Layout, Outages
-from fragility.wording import describe_chance
+from fragility.questions.reliability.outcomes import FailureProbability
+from fragility.questions.stress.stressors import Layout, Outages
 
 BLOCKS = {
     "checking_status": "account", "savings_status": "account", "duration": "loan", "credit_amount": "loan",

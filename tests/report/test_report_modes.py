@@ -7,7 +7,7 @@ import pytest
 from small_audits import InParts, declared_model, small_audit, whole_numbers
 
 import fragility as fg
-from fragility.intervals import share_of
+from fragility.base.shares import share_of
 from fragility.report.summary import ModesNumbers
 
 MODES = ("lost", "wrong", "noisy")

@@ -12,7 +12,7 @@ from scipy.stats import norm
 from small_audits import small_audit, small_labels, whole_numbers
 
 import fragility as fg
-from fragility.intervals import difference_of, paired_difference, share_of
+from fragility.base.shares import difference_of, paired_difference, share_of
 from fragility.report.gathering import find_worst
 
 

@@ -26,10 +26,10 @@ from sklearn.preprocessing import StandardScaler
 from small_audits import CLASSES, declared_model, small_audit, small_labels, whole_numbers
 
 import fragility as fg
-from fragility.errors import DataError
+from fragility.base.errors import DataError
+from fragility.pages.wording import GLOSSARY
 from fragility.report import is_report, save_beside, verify_command
 from fragility.report.rendering import escape_markdown, escape_paragraph
-from fragility.wording import GLOSSARY
 
 GOLDEN = Path(__file__).parent / "golden"
 WRITE = os.environ.get("FRAGILITY_GOLDEN") == "write"

@@ -17,11 +17,11 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from small_audits import FIELDS, InParts, declared_model, small_audit, whole_numbers
 
 import fragility as fg
-from fragility.errors import DataError
-from fragility.intervals import paired_difference
+from fragility.base.errors import DataError
+from fragility.base.shares import paired_difference
+from fragility.pages.wording import describe_replacement
 from fragility.report import GivenRows
 from fragility.report.sentences import describe_case
-from fragility.wording import describe_replacement
 
 ROWS = 300
 

@@ -13,9 +13,9 @@ import pytest
 from small_audits import InParts, declared_model, small_audit, small_labels, whole_numbers
 
 import fragility as fg
-from fragility.certificates import BaselineComparison, LatticeDeclaration
-from fragility.errors import DataError
-from fragility.policy import fit_rule
+from fragility.analysis.policy import fit_rule
+from fragility.audits import BaselineComparison, LatticeDeclaration
+from fragility.base.errors import DataError
 from fragility.report.inputs import count_found
 from fragility.report.summary import AuditNumbers
 

@@ -28,12 +28,12 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import fragility
-from fragility.errors import DataError, EvidenceError, ModelError
+from fragility.analysis.resmlp import FragilityPenalty, ResMLPClassifier
+from fragility.base.errors import DataError, EvidenceError, ModelError
 from fragility.protocol import Protocol
-from fragility.resmlp import FragilityPenalty, ResMLPClassifier
 
 torch = pytest.importorskip("torch", reason="the residual MLP needs the torch extra")
-from fragility.resmlp import network as net  # noqa: E402 (after the skip)
+from fragility.analysis.resmlp import network as net  # noqa: E402 (after the skip)
 
 # Mini-batches, dropout and the early-stopping split draw by row: a row of weight 2 cannot train exactly like two rows.
 STOCHASTIC = {
@@ -480,7 +480,7 @@ def test_a_pipeline_travels_in_a_skops_file_that_holds_no_other_unknown_type(tmp
     io.dump(pipeline, tmp_path / "m.skops")
     unknown = io.get_untrusted_types(file=tmp_path / "m.skops")
     of_preprocessing = io.get_untrusted_types(data=io.dumps(pipeline[:-1]))
-    assert set(unknown) - set(of_preprocessing) == {"fragility.resmlp.classifier.ResMLPClassifier"}
+    assert set(unknown) - set(of_preprocessing) == {"fragility.analysis.resmlp.classifier.ResMLPClassifier"}
     again = io.load(tmp_path / "m.skops", trusted=unknown)
     assert np.array_equal(again.predict_proba(part.X_test), pipeline.predict_proba(part.X_test))
     assert again[-1].get_params() == pipeline[-1].get_params()
@@ -573,17 +573,17 @@ import importlib, sys, types
 import numpy as np
 for name in ("sklearn", "scipy", "pandas", "pyarrow"):
     sys.modules[name] = None  # an import of it now fails
-for name, folder in (("fragility", sys.argv[1]), ("fragility.resmlp", sys.argv[1] + "/resmlp")):
+for name, folder in (("fragility", sys.argv[1]), ("fragility.analysis.resmlp", sys.argv[1] + "/resmlp")):
     sys.modules[name] = types.ModuleType(name)  # no package, only the place of its modules
     sys.modules[name].__path__ = [folder]
-core = importlib.import_module("fragility.resmlp.network")
+core = importlib.import_module("fragility.analysis.resmlp.network")
 x = np.random.default_rng(0).normal(size=(200, 4)).astype(np.float32)
 rows = core.Rows(x, (x[:, 0] > 0).astype(np.int64))
 stress = core.EvidenceStress(np.array([0, 0, 1, 1]), x.mean(axis=0))
 shape, plan = core.NetworkShape(4, 2, 8, 1), core.TrainingPlan(max_epochs=2)
 print(core.train_network(rows, shape, plan, validation=rows, stress=stress).best_epoch)
 own = {name for name in sys.modules if name.startswith("fragility.")}
-assert own == {"fragility.resmlp", "fragility.resmlp.network"}, own
+assert own == {"fragility.analysis.resmlp", "fragility.analysis.resmlp.network"}, own
 """
 
 

@@ -13,11 +13,11 @@ import pytest
 from workbench import ADDRESS, HOST, PORT, keys, reviewer, saved_audit, stranger, workbench
 
 import fragility as fg
-from fragility.errors import CertificateError
-from fragility.review.guards import Sessions
-from fragility.review.history import escape_formulas
-from fragility.review.pages import STEPS, tell_story
-from fragility.review.serving import open_workbench
+from fragility.apps.review.guards import Sessions
+from fragility.apps.review.history import escape_formulas
+from fragility.apps.review.pages import STEPS, tell_story
+from fragility.apps.review.serving import open_workbench
+from fragility.base.errors import CertificateError
 
 
 def first_case(client, **words) -> str:
@@ -344,7 +344,7 @@ def audited_training():
 
 
 def test_without_the_model_the_record_does_not_guess(audited, tmp_path):
-    from fragility.review.rows import match_rows
+    from fragility.apps.review.rows import match_rows
 
     with workbench(audited, tmp_path / "review.sqlite", data=False) as bare:
         ids = audited.certs.table.column("id").to_pylist()
@@ -437,7 +437,7 @@ def test_what_was_decided_meanwhile_stops_a_decision_about_many(ana, ben, bench)
 
 
 def test_more_cases_than_can_be_ticked_are_named_all_at_once(ana, ben, bench, monkeypatch):
-    monkeypatch.setattr("fragility.review.case_desk.MOST_TICKED", 10)
+    monkeypatch.setattr("fragility.apps.review.case_desk.MOST_TICKED", 10)
     page = ana.get("/bulk?budget=all").text
     count = int(re.search(r"all (\d+) cases</button>", page)[1])
     assert count > 10 == len(listed(page)) and boxes(page) == [] and f"The first 10 of {count}" in page
@@ -485,7 +485,7 @@ def test_a_decision_about_many_cases_can_be_undone_from_team_at_any_time(ana, be
 
 
 def test_team_lists_an_action_that_holds_however_many_followed(ana, ben, bench, monkeypatch):
-    monkeypatch.setattr("fragility.review.app.BULKS", 2)
+    monkeypatch.setattr("fragility.apps.review.app.BULKS", 2)
     order = keys(ana.get("/queue?budget=all").text)
     for client, keyed in ((ana, order[:4]), *((ben, order[i : i + 2]) for i in range(4, 14, 2))):
         client.post("/bulk", data={"view": "", "action": "accept", "case": keyed})

@@ -8,7 +8,7 @@ from workbench import Client, saved_audit, started
 
 import fragility as fg
 from fragility.models.loading import skops_bytes
-from fragility.modes.stability import StabilityIntervals
+from fragility.questions.modes.stability import StabilityIntervals
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ from reviewing import DESK, Browser, browser
 from selenium.webdriver.common.keys import Keys
 from workbench import started
 
-from fragility.review.store import Store
+from fragility.apps.review.store import Store
 
 pytestmark = pytest.mark.slow
 PHONE = (390, 844)

@@ -16,13 +16,13 @@ from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardSc
 from workbench import Audit, keys, reviewer, saved_audit, stranger, workbench
 
 import fragility as fg
-from fragility.errors import DataError
-from fragility.modes.intervals import intervals_of_rows
-from fragility.modes.stability import Flip, StabilityInterval
-from fragility.review.queries import CaseIndex
-from fragility.review.stability import SearchTooLongError, StabilitySearch, show_fields
-from fragility.review.views import View
-from fragility.wording import BRACKETED, MODE_WORDS
+from fragility.apps.review.queries import CaseIndex
+from fragility.apps.review.stability import SearchTooLongError, StabilitySearch, show_fields
+from fragility.apps.review.views import View
+from fragility.base.errors import DataError
+from fragility.pages.wording import BRACKETED, MODE_WORDS
+from fragility.questions.modes.intervals import intervals_of_rows
+from fragility.questions.modes.stability import Flip, StabilityInterval
 
 WAIT = 60.0
 EVERYTHING = View.from_address("budget=all&confident=0")
@@ -203,8 +203,8 @@ def test_nobody_waits_for_a_long_search_and_it_is_given_up(bench, monkeypatch):
         go_on.wait(WAIT)
         return intervals_of_rows(rows, protocol, **given)
 
-    monkeypatch.setattr("fragility.review.stability.intervals_of_rows", slowly)
-    monkeypatch.setattr("fragility.review.case_desk.PATIENCE", 0.05)
+    monkeypatch.setattr("fragility.apps.review.stability.intervals_of_rows", slowly)
+    monkeypatch.setattr("fragility.apps.review.case_desk.PATIENCE", 0.05)
     ana = reviewer(bench, "Ana")
     case = f"/case/{keys(ana.get('/queue?budget=all&confident=0').text)[0]}"
     assert ana.get(f"{case}/fields").status_code == 202
@@ -217,7 +217,7 @@ def test_nobody_waits_for_a_long_search_and_it_is_given_up(bench, monkeypatch):
         short.find(0, WAIT)
     short._longest = WAIT
     assert short.find(0, WAIT)  # what failed is tried again
-    monkeypatch.setattr("fragility.review.searching.KEPT", 2)
+    monkeypatch.setattr("fragility.apps.review.searching.KEPT", 2)
     for place in range(4):
         short.find(place, WAIT)
     assert list(short._found) == [2, 3]
@@ -225,7 +225,7 @@ def test_nobody_waits_for_a_long_search_and_it_is_given_up(bench, monkeypatch):
 
 def test_names_from_data_are_text_in_fields_too(hostile, tmp_path, monkeypatch):
     asked = partial(intervals_of_rows, engine="blackbox")  # compiles nothing
-    monkeypatch.setattr("fragility.review.stability.intervals_of_rows", asked)
+    monkeypatch.setattr("fragility.apps.review.stability.intervals_of_rows", asked)
     with workbench(hostile, tmp_path / "review.sqlite") as bench:
         eve = reviewer(bench, "Eve")
         case = f"/case/{keys(eve.get('/queue?budget=all&confident=0').text)[0]}"

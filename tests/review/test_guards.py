@@ -6,9 +6,9 @@ import socket
 import pytest
 from workbench import ADDRESS, HOST, PORT, keys, reviewer, stranger, workbench
 
-from fragility.review.guards import BODY_LIMIT, HEADERS, Sessions, random_host, split_token
-from fragility.review.serving import LOOPBACK, Place, PortError, listen
-from fragility.review.views import View
+from fragility.apps.review.guards import BODY_LIMIT, HEADERS, Sessions, random_host, split_token
+from fragility.apps.review.serving import LOOPBACK, Place, PortError, listen
+from fragility.apps.review.views import View
 
 PAGES = ["/", "/queue", "/who", "/team", "/bulk", "/export/decisions.csv", "/static/review.css", "/nothing"]
 

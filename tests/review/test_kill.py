@@ -16,7 +16,7 @@ from reviewing import browser
 from workbench import Audit, Client, started
 
 import fragility as fg
-from fragility.review.store import Store
+from fragility.apps.review.store import Store
 
 WRITES = 1000
 

@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 from workbench import workbench
 
 import fragility as fg
-from fragility.certificates.manifest import manifest_text
-from fragility.errors import CertificateError, DataError
+from fragility.apps.review.history import case_state, find_undos
+from fragility.apps.review.queries import CaseIndex
+from fragility.apps.review.rows import to_filterable
+from fragility.apps.review.store import Store
+from fragility.apps.review.views import PAGE_ROWS, FilterError, View, ViewError
+from fragility.audits.manifest import manifest_text
+from fragility.base.errors import CertificateError, DataError
 from fragility.evidence.replacements import value_text
-from fragility.review.history import case_state, find_undos
-from fragility.review.queries import CaseIndex
-from fragility.review.rows import to_filterable
-from fragility.review.store import Store
-from fragility.review.views import PAGE_ROWS, FilterError, View, ViewError
 
 
 @pytest.fixture
@@ -372,7 +372,7 @@ def test_an_address_names_one_case_or_none(bench, key):
 
 
 def test_rows_that_were_not_audited_are_refused(audited, bench):
-    from fragility.review.rows import match_rows
+    from fragility.apps.review.rows import match_rows
 
     ids = audited.certs.table.column("id").to_pylist()
     about = (bench.cases.names(), bench.cases.protocol, bench.cases.manifest)
@@ -390,7 +390,7 @@ def test_rows_that_were_not_audited_are_refused(audited, bench):
 
 def test_fields_are_marked_with_their_groups(audited, bench):
     assert bench.rows.groups_of["purpose"] == ("purpose",)
-    from fragility.review.rows import groups_of_fields
+    from fragility.apps.review.rows import groups_of_fields
 
     blocks = {"money": ["credit_amount", "savings_status"], "time": ["duration", "age", "checking_status", "purpose"]}
     protocol = fg.Protocol.fit(audited.model, audited.X, groups=blocks)

@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import cohen_kappa_score
 
-from fragility.review.history import OPEN, Case, CaseState, blind_pairs, case_state, cohens_kappa, find_undos
-from fragility.review.store import ConflictError, RefusedError, Store, StoreError, check_name
+from fragility.apps.review.history import OPEN, Case, CaseState, blind_pairs, case_state, cohens_kappa, find_undos
+from fragility.apps.review.store import ConflictError, RefusedError, Store, StoreError, check_name
 
 
 def a_case(number: int = 0) -> Case:
@@ -201,7 +201,7 @@ def test_a_store_that_cannot_be_read_any_more_is_an_error(store):
 READER = """
 import os, sys
 from pathlib import Path
-from fragility.review.store import Store
+from fragility.apps.review.store import Store
 os.setuid(int(sys.argv[1]))
 store = Store.open_to_read(Path(sys.argv[2]))
 print(len(store.everything()))
@@ -458,5 +458,5 @@ def test_two_who_ask_for_the_next_case_get_different_ones(tmp_path):
 def test_a_case_given_out_is_given_again_after_a_while(store, monkeypatch):
     assert store.claim([a_case()], "Ana") == a_case() == store.claim([a_case()], "Ana")
     assert store.claim([a_case()], "Ben") is None and store.claimed_by(a_case().digest) == "Ana"
-    monkeypatch.setattr("fragility.review.store.time.time", lambda: 4e9)
+    monkeypatch.setattr("fragility.apps.review.store.time.time", lambda: 4e9)
     assert store.claimed_by(a_case().digest) is None and store.claim([a_case()], "Ben") == a_case()

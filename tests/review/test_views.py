@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fragility.review.views import (
+from fragility.apps.review.views import (
     FilterError,
     View,
     ViewError,

@@ -6,8 +6,8 @@ from sklearn.base import clone
 from workbench import saved_audit, workbench
 
 import fragility as fg
-from fragility.errors import DataError, ModelError
-from fragility.review.rows import WhatIf
+from fragility.apps.review.rows import WhatIf
+from fragility.base.errors import DataError, ModelError
 
 
 def check_equals_certificates(bench, certs: fg.Certificates, places: range) -> None:
@@ -50,7 +50,7 @@ def test_a_part_of_a_group_lies_between(bench, audited):
 
 
 def test_rows_asked_long_ago_are_bound_again(bench, monkeypatch):
-    monkeypatch.setattr("fragility.review.rows.KEPT", 2)
+    monkeypatch.setattr("fragility.apps.review.rows.KEPT", 2)
     before = [bench.whatif.ask(place, {"age": 0.5}) for place in range(5)]
     assert [bench.whatif.ask(place, {"age": 0.5}) for place in range(5)] == before
     assert len(bench.whatif._bound) == 2

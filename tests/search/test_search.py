@@ -9,14 +9,14 @@ import pandas as pd
 import pipelines
 import pytest
 
-from fragility.errors import ProtocolError
+from fragility.base.errors import ProtocolError
+from fragility.pages.wording import MINIMUM, NONE_AT_ALL, UNDECIDED, none_up_to
 from fragility.protocol import Protocol, bind
-from fragility.scores import flip_budget, predicted_class, removal_order, support_margin
-from fragility.search import (
+from fragility.questions.search import (
     failing_sets_of_rows,
     find_failing_sets,
 )
-from fragility.wording import MINIMUM, NONE_AT_ALL, UNDECIDED, none_up_to
+from fragility.scores import flip_budget, predicted_class, removal_order, support_margin
 
 BLOCKS = {
     "checking_status": "account", "savings_status": "account", "duration": "loan", "credit_amount": "loan",

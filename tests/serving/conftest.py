@@ -53,7 +53,7 @@ def case() -> Case:
 
 @pytest.fixture(scope="session")
 def answering(case):
-    from fragility.serving.answering import Answering
+    from fragility.apps.serving.answering import Answering
 
     made = Answering(fg.Model.wrap(case.model), case.protocol)
     return made, made.warm_up()
@@ -64,10 +64,10 @@ def serve(case, answering) -> Callable[..., Any]:
     """Return `serve(log=None, ...)`: a client of an application in this process, and the service behind it."""
     from starlette.testclient import TestClient
 
-    from fragility.serving.app import ServiceRules, create_app
-    from fragility.serving.batching import BatchRules
-    from fragility.serving.guards import GuardRules
-    from fragility.serving.log import SealingRules, ServingLog
+    from fragility.apps.serving.app import ServiceRules, create_app
+    from fragility.apps.serving.batching import BatchRules
+    from fragility.apps.serving.guards import GuardRules
+    from fragility.apps.serving.log import SealingRules, ServingLog
 
     @contextmanager
     def start(

@@ -16,12 +16,12 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
 
 import fragility as fg
+from fragility.apps.serving.answering import Answering
+from fragility.apps.serving.log import ServingLog, list_audits, read_events
+from fragility.apps.serving.pages import describe_api
+from fragility.apps.serving.requests import RequestError, RequestReader, example_row
 from fragility.auditing.auditor import Auditor
-from fragility.errors import ProtocolError
-from fragility.serving.answering import Answering
-from fragility.serving.log import ServingLog, list_audits, read_events
-from fragility.serving.pages import describe_api
-from fragility.serving.requests import RequestError, RequestReader, example_row
+from fragility.base.errors import ProtocolError
 
 FIRST = pd.Timestamp("2020-01-01")
 

@@ -19,12 +19,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fragility as fg
-from fragility.errors import CertificateError, DataError, ProtocolError
-from fragility.files import write_bytes
-from fragility.serving import sealing
-from fragility.serving.entries import LogEntry, LogSchemas
-from fragility.serving.journal import START, Journal, JournalError, read_journal
-from fragility.serving.log import SealingRules, ServingLog, list_audits, read_events, read_log
+from fragility.apps.serving import sealing
+from fragility.apps.serving.entries import LogEntry, LogSchemas
+from fragility.apps.serving.journal import START, Journal, JournalError, read_journal
+from fragility.apps.serving.log import SealingRules, ServingLog, list_audits, read_events, read_log
+from fragility.base.errors import CertificateError, DataError, ProtocolError
+from fragility.base.files import write_bytes
 
 NOON = dt.datetime(2026, 11, 18, 12, tzinfo=dt.UTC)
 
@@ -265,7 +265,7 @@ def test_a_full_audit_folder_is_closed_and_another_begun(case, tmp_path) -> None
 
 
 def test_many_parts_close_an_audit_folder_too(case, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("fragility.serving.log.MOST_PARTS", 2)
+    monkeypatch.setattr("fragility.apps.serving.log.MOST_PARTS", 2)
     with open_log(case, tmp_path / "log") as log:
         for start in range(5):
             log.append(entry(case, slice(start, start + 1)))
@@ -374,7 +374,7 @@ def test_a_changed_part_is_not_made_good_by_the_next_seal(case, tmp_path) -> Non
 
 def test_the_workbench_opens_a_log(case, tmp_path) -> None:
     pytest.importorskip("duckdb", reason="the extra `review` is not installed")
-    from fragility.review.queries import CaseIndex
+    from fragility.apps.review.queries import CaseIndex
 
     with open_log(case, tmp_path / "log") as log:
         for start in (0, 3):
@@ -417,7 +417,7 @@ def test_a_write_that_fails_is_no_acknowledgement_and_the_log_goes_on(case, tmp_
             with pytest.raises(JournalError, match=r"cannot write to .*: No space left on device"):
                 log.append(entry(case, slice(0, 1)))
         assert "No space left on device" in log.find_fault()
-        monkeypatch.setattr("fragility.serving.log.FAULT_SECONDS", 0.0)  # later
+        monkeypatch.setattr("fragility.apps.serving.log.FAULT_SECONDS", 0.0)  # later
         assert log.find_fault() is None
         log.append(entry(case, slice(0, 2)))
         for call in ("write", "fdatasync"):

@@ -5,12 +5,12 @@ import pipelines
 import pytest
 
 import fragility as fg
-from fragility.errors import ProtocolError
+from fragility.base.errors import ProtocolError
 from fragility.evidence import EvidenceRows
 from fragility.protocol import bind
-from fragility.stress.draws import row_keys, uniforms
-from fragility.stress.labels import with_donors
-from fragility.stress.stressors import Donor, Layout
+from fragility.questions.stress.draws import row_keys, uniforms
+from fragility.questions.stress.labels import with_donors
+from fragility.questions.stress.stressors import Donor, Layout
 
 STRESS = fg.Stress((Donor(0.4),), draws=6, tau_confidence=0.6)
 

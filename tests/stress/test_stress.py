@@ -18,15 +18,15 @@ from naive import naive_targets
 from scipy.sparse import issparse
 from sklearn.pipeline import Pipeline
 
-from fragility.errors import DataError, ProtocolError
+from fragility.base.errors import DataError, ProtocolError
 from fragility.models import Model
 from fragility.protocol import Protocol, bind
+from fragility.questions.stress import draws as drawing
+from fragility.questions.stress.declaration import Stress, outage_events
+from fragility.questions.stress.draws import row_keys, strikes, uniforms
+from fragility.questions.stress.labels import label_brittle, label_rows, run_stress_rows
+from fragility.questions.stress.stressors import Dropout, Layout, Mask, Noise, Outages
 from fragility.scores import sigmoid_probabilities
-from fragility.stress import draws as drawing
-from fragility.stress.declaration import Stress, outage_events
-from fragility.stress.draws import row_keys, strikes, uniforms
-from fragility.stress.labels import label_brittle, label_rows, run_stress_rows
-from fragility.stress.stressors import Dropout, Layout, Mask, Noise, Outages
 
 EVENTS = [{"age"}, {"age", "job"}, {"job", "age"}, {"credit_amount"}]
 

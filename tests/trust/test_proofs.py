@@ -12,8 +12,8 @@ from command_line import refuse, run
 from pipelines import fitted
 
 import fragility as fg
-from fragility.canonical import digest_of
-from fragility.errors import CertificateError, VerificationError
+from fragility.base.canonical import digest_of
+from fragility.base.errors import CertificateError, VerificationError
 from fragility.trust.proofs import proof_text
 
 

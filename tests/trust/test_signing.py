@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from pipelines import fitted
 
 import fragility as fg
-from fragility.errors import CertificateError, VerificationError
+from fragility.base.errors import CertificateError, VerificationError
 
 
 @pytest.fixture(scope="module")

@@ -18,11 +18,11 @@ from small_audits import declared_model, small_audit, whole_numbers
 from watched_logs import START, day_rows, served_model, write_log
 
 import fragility as fg
-from fragility.certificates.parts import short_digest
-from fragility.errors import CertificateError
-from fragility.watching import sources
-from fragility.watching.events import EventBatch, EventLayout, cut_by_day, find_out_of_time
-from fragility.watching.following import LOOK_ROWS, Follower, FollowSettings
+from fragility.apps.watching import sources
+from fragility.apps.watching.events import EventBatch, EventLayout, cut_by_day, find_out_of_time
+from fragility.apps.watching.following import LOOK_ROWS, Follower, FollowSettings
+from fragility.audits.parts import short_digest
+from fragility.base.errors import CertificateError
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_a_reference_that_cannot_be_kept_is_told(tmp_path, monkeypatch):
     def fail(*_):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("fragility.watching.references.write_text", fail)
+    monkeypatch.setattr("fragility.apps.watching.references.write_text", fail)
     found = fg.watch(write_log(tmp_path / "log", days=4, rows=40), reference_days=2)
     assert "which cannot be kept in" in found.notes[-1] and "Permission denied" in found.notes[-1]
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from naive_watching import evidence, likeliest_start, mean_interval, share_covers, spend
 
-from fragility.watching.events import EventBatch, EventLayout, cut_by_day
-from fragility.watching.following import LOOK_ROWS, Follower, FollowSettings
-from fragility.watching.sequences import (
+from fragility.apps.watching.events import EventBatch, EventLayout, cut_by_day
+from fragility.apps.watching.following import LOOK_ROWS, Follower, FollowSettings
+from fragility.apps.watching.sequences import (
     BETS,
     Detector,
     MeanSequence,

@@ -15,9 +15,8 @@ from small_audits import small_audit, whole_numbers
 from watched_logs import START, day_rows, served_model, write_log
 
 import fragility as fg
-from fragility.errors import CertificateError
-from fragility.serving.log import read_events
-from fragility.watching.events import (
+from fragility.apps.serving.log import read_events
+from fragility.apps.watching.events import (
     EventBatch,
     code_classes,
     cut_by_day,
@@ -26,8 +25,9 @@ from fragility.watching.events import (
     group_fields,
     spread_lists,
 )
-from fragility.watching.following import LOOK_ROWS
-from fragility.watching.losing import LossTable, count_single_losses, tabulate_losses
+from fragility.apps.watching.following import LOOK_ROWS
+from fragility.apps.watching.losing import LossTable, count_single_losses, tabulate_losses
+from fragility.base.errors import CertificateError
 
 
 def figures(found, measure, name=None):
@@ -104,7 +104,7 @@ def test_a_quiet_log_raises_none(quiet_log):
 
 def test_parts_and_batches_change_nothing(broken_log, tmp_path, monkeypatch):
     whole = fg.watch(broken_log).to_dict()
-    monkeypatch.setattr("fragility.watching.sources.BATCH_VALUES", 170 * 27)
+    monkeypatch.setattr("fragility.apps.watching.sources.BATCH_VALUES", 170 * 27)
     again = fg.watch(broken_log).to_dict()
     assert again["alarms"] == whole["alarms"] and again["days"] == whole["days"]
     for one, other in zip(whole["watched"], again["watched"], strict=True):

@@ -9,9 +9,9 @@ from browser import AXE, chromium
 from watched_logs import write_log
 
 import fragility as fg
+from fragility.apps.watching import Alarm
+from fragility.apps.watching.prometheus import escape_label
 from fragility.report import is_report
-from fragility.watching import Alarm
-from fragility.watching.prometheus import escape_label
 
 HOSTILE = 'in<b>&"co\\me\n\u202e\x1b[2J'
 

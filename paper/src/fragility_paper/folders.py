@@ -23,7 +23,7 @@ from typing import Any
 
 import joblib
 
-from fragility.errors import DataError
+from fragility.base.errors import DataError
 from fragility_paper.library import replacing, write_text
 from fragility_paper.plan import FORMAT, Profile, Unit, unit_config, units_of
 

@@ -4,26 +4,10 @@ Public names are used as ``fg.audit``, ``fg.Protocol`` and so on. The study also
 scores rows that are bound once, and it tries variants of formulas that a user has no reason to change.
 """
 
-from fragility.arrays import DEFAULT_BYTE_BUDGET
-from fragility.auditing.certifying import PartAuditor, TracedRows
-from fragility.blocks.claims import claims_from
-from fragility.calibration import FragilityTemperature, scaled_probabilities
-from fragility.certificates import Claims
-from fragility.engines.blackbox import ENGINE as BLACKBOX
-from fragility.engines.blackbox import trace_blackbox
-from fragility.engines.choice import NativeEngine, choose_native, prepare_answers
-from fragility.engines.lattice.whole import find_lattice
-from fragility.evidence import EvidenceRows, RowStates
-from fragility.evidence.agreement import original_class
-from fragility.evidence.groups import merged_fields
-from fragility.evidence.modes import values_frame
-from fragility.evidence.rows import input_row_digests
-from fragility.files import replacing, write_text
-from fragility.modes.losses import ModeLosses, losses_of_rows
-from fragility.policy import STARTS, ReviewRule, fit_rule, upper_limit
-from fragility.protocol import bind
-from fragility.ranking.comparison import label_noise_ceiling
-from fragility.ranking.metrics import (
+from fragility.analysis.calibration import FragilityTemperature, scaled_probabilities
+from fragility.analysis.policy import STARTS, ReviewRule, fit_rule, upper_limit
+from fragility.analysis.ranking.comparison import label_noise_ceiling
+from fragility.analysis.ranking.metrics import (
     MeanInterval,
     PairedDifference,
     aurc,
@@ -37,13 +21,13 @@ from fragility.ranking.metrics import (
     ranking_state,
     resampled_aurocs,
 )
-from fragility.ranking.predictive import (
+from fragility.analysis.ranking.predictive import (
     brier_score,
     expected_calibration_error,
     negative_log_likelihood,
     predictive_metrics,
 )
-from fragility.ranking.scores import (
+from fragility.analysis.ranking.scores import (
     CERTIFICATE_SCORES,
     certificate_scores,
     concentration,
@@ -54,8 +38,36 @@ from fragility.ranking.scores import (
     random_order_score,
     rcma_along,
 )
-from fragility.resmlp import Device, FragilityPenalty
-from fragility.saving import NanEqual
+from fragility.analysis.resmlp import Device, FragilityPenalty
+from fragility.auditing.certifying import PartAuditor, TracedRows
+from fragility.audits import Claims
+from fragility.base.arrays import DEFAULT_BYTE_BUDGET
+from fragility.base.files import replacing, write_text
+from fragility.blocks.claims import claims_from
+from fragility.engines.blackbox import ENGINE as BLACKBOX
+from fragility.engines.blackbox import trace_blackbox
+from fragility.engines.choice import NativeEngine, choose_native, prepare_answers
+from fragility.engines.lattice.whole import find_lattice
+from fragility.evidence import EvidenceRows, RowStates
+from fragility.evidence.agreement import original_class
+from fragility.evidence.groups import merged_fields
+from fragility.evidence.modes import values_frame
+from fragility.evidence.rows import input_row_digests
+from fragility.pages.saving import NanEqual
+from fragility.protocol import bind
+from fragility.questions.modes.losses import ModeLosses, losses_of_rows
+from fragility.questions.search import FailingSets, failing_sets_of_rows
+from fragility.questions.stress.declaration import outage_events
+from fragility.questions.stress.draws import Words, strikes, uniforms
+from fragility.questions.stress.labels import (
+    MOST_DONORS,
+    BrittleLabels,
+    collapse_under,
+    label_rows,
+    run_stress_rows,
+    with_donors,
+)
+from fragility.questions.stress.stressors import Donor, Layout, Stressor
 from fragility.scores import (
     EARLY,
     clipped_probabilities,
@@ -69,11 +81,6 @@ from fragility.scores import (
     rcma,
     softmax_probabilities,
 )
-from fragility.search import FailingSets, failing_sets_of_rows
-from fragility.stress.declaration import outage_events
-from fragility.stress.draws import Words, strikes, uniforms
-from fragility.stress.labels import MOST_DONORS, BrittleLabels, collapse_under, label_rows, run_stress_rows, with_donors
-from fragility.stress.stressors import Donor, Layout, Stressor
 
 __all__ = [
     "BLACKBOX",

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fragility.errors import ModelError
+from fragility.base.errors import ModelError
 
 Settings = tuple[tuple[str, Any], ...]
 

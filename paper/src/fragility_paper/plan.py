@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
-from fragility.errors import DataError
+from fragility.base.errors import DataError
 from fragility_paper.data import DATASETS, dataset_spec
 from fragility_paper.library import Device
 from fragility_paper.models import MODELS, model_spec

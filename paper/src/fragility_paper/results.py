@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fragility.errors import DataError
+from fragility.base.errors import DataError
 from fragility_paper.folders import CONFIG, DONE, LABELLED, RESULTS, STUDY, TIMING
 from fragility_paper.plan import Study
 

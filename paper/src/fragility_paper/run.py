@@ -23,7 +23,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from fragility.errors import DataError
+from fragility.base.errors import DataError
 from fragility_paper.data import DATASETS, Dataset, load
 from fragility_paper.folders import (
     CONFIG,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from fragility.errors import DataError
+from fragility.base.errors import DataError
 from fragility_paper.library import MeanInterval, PairedDifference
 
 NOTHING = "–"

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from fragility.arrays import DEFAULT_BYTE_BUDGET
 from fragility.auditing.certifying import PartAuditor, TracedRows
 from fragility.auditing.pipeline import FEW_ROWS, Blocks, add_blocks, certify_rows, finish_few
+from fragility.audits import Certificates
+from fragility.base.arrays import DEFAULT_BYTE_BUDGET
+from fragility.base.errors import DataError, EvidenceError, FragilityError, ModelError, ProtocolError
 from fragility.blocks.intervals.making import WantedIntervals
 from fragility.blocks.modes import WantedModes
-from fragility.certificates import Certificates
 from fragility.engines.checking import list_checked_states, trace_undecided
 from fragility.engines.choice import ReadyEngine, prepare_answers
-from fragility.errors import DataError, EvidenceError, FragilityError, ModelError, ProtocolError
 from fragility.evidence import EvidenceRows
 from fragility.evidence.binding import bind_rows, reads_codes
 from fragility.evidence.modes import make_records

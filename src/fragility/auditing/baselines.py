@@ -8,18 +8,18 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from fragility.arrays import DEFAULT_BYTE_BUDGET, Floats, Integers
 from fragility.auditing.certifying import PartAuditor
+from fragility.audits import BaselineComparison, Certificates
+from fragility.base.arrays import DEFAULT_BYTE_BUDGET, Floats, Integers
+from fragility.base.errors import CertificateError, FragilityError, FragilityWarning, ProtocolError
+from fragility.base.ids import places_by_id
 from fragility.blocks.baselines.comparison import COMPARED_CLAIMS, choose_compared, comparison_table
 from fragility.blocks.choice import with_content
 from fragility.blocks.claims import claims_from, id_array
-from fragility.certificates import BaselineComparison, Certificates
 from fragility.engines.blackbox import ENGINE as BLACKBOX
-from fragility.errors import CertificateError, FragilityError, FragilityWarning, ProtocolError
 from fragility.evidence import EvidenceRows
 from fragility.evidence.agreement import BATCH_ROWS, original_class
 from fragility.evidence.rows import content_keys
-from fragility.ids import places_by_id
 from fragility.models import Model
 from fragility.protocol import Protocol, bind
 

@@ -13,7 +13,11 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from fragility.arrays import DEFAULT_BYTE_BUDGET
+from fragility.audits import IntervalsDeclaration, LatticeDeclaration, Manifest, ModesDeclaration
+from fragility.audits.manifest import CLAIM, LIMITS, AuditedModel, AuditedRows, EngineUse, Tolerance
+from fragility.base.arrays import DEFAULT_BYTE_BUDGET
+from fragility.base.errors import Advice, DataError, EngineError, ModelError
+from fragility.base.libraries import library_versions
 from fragility.blocks.claims import EXTENTS, FORMAT, Extent, claims_from, context_digest, table_of
 from fragility.blocks.claims import row_digests as claim_digests
 from fragility.blocks.intervals.making import WantedIntervals, declare_intervals, intervals_block
@@ -21,14 +25,10 @@ from fragility.blocks.intervals.values import IntervalsClaims, intervals_context
 from fragility.blocks.lattice.making import declare_lattice, lattice_of_rows
 from fragility.blocks.lattice.values import LatticeClaims, lattice_context, with_block
 from fragility.blocks.modes import ModesClaims, WantedModes, declare_modes, modes_context, modes_of_rows, with_modes
-from fragility.certificates import IntervalsDeclaration, LatticeDeclaration, Manifest, ModesDeclaration
-from fragility.certificates.manifest import CLAIM, LIMITS, AuditedModel, AuditedRows, EngineUse, Tolerance
 from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.choice import NativeEngine, ReadyEngine, choose_native, trace_rows
 from fragility.engines.trace import HandedOver, Progress, Trace
-from fragility.errors import Advice, DataError, EngineError, ModelError
 from fragility.evidence import EvidenceRows
-from fragility.libraries import library_versions
 from fragility.models import Model
 from fragility.protocol import Protocol, bind
 

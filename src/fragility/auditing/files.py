@@ -18,7 +18,6 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import fs as arrow_fs
 
-from fragility.arrays import DEFAULT_BYTE_BUDGET
 from fragility.auditing.baselines import compare_if_possible, stated_claims
 from fragility.auditing.certifying import PartAuditor, TracedRows
 from fragility.auditing.journal import RESUME, Journal, RunKey
@@ -38,31 +37,32 @@ from fragility.auditing.parts import (
     name_rows_in_errors,
 )
 from fragility.auditing.pipeline import run_pipeline
-from fragility.blocks.claims import Extent
-from fragility.blocks.intervals.making import WantedIntervals, intervals_block, no_intervals
-from fragility.blocks.lattice.making import no_lattice, search_most_exposed
-from fragility.blocks.lattice.values import LatticeClaims
-from fragility.blocks.modes import WantedModes, modes_of_rows, no_modes
-from fragility.canonical import combine_digests, digest_bytes
-from fragility.certificates import (
+from fragility.audits import (
     BaselineComparison,
     IntervalsDeclaration,
     LatticeDeclaration,
     ModesDeclaration,
     StoredAudit,
 )
-from fragility.certificates.folder import commit, read_protocol_signature, remove_unnamed, writing_into
-from fragility.certificates.integrity import check_integrity
-from fragility.certificates.manifest import BLOCKS, AuditedRows, ComparedBaselines
-from fragility.certificates.parts import PART_ROWS, read_columns
+from fragility.audits.folder import commit, read_protocol_signature, remove_unnamed, writing_into
+from fragility.audits.integrity import check_integrity
+from fragility.audits.manifest import BLOCKS, AuditedRows, ComparedBaselines
+from fragility.audits.parts import PART_ROWS, read_columns
+from fragility.base.arrays import DEFAULT_BYTE_BUDGET
+from fragility.base.canonical import combine_digests, digest_bytes
+from fragility.base.errors import CertificateError, DataError, FragilityError
+from fragility.base.ids import KEY_BYTES, SeenIds
+from fragility.base.merkle import DIGEST_BYTES
+from fragility.base.progress import Report, progress_bar
+from fragility.blocks.claims import Extent
+from fragility.blocks.intervals.making import WantedIntervals, intervals_block, no_intervals
+from fragility.blocks.lattice.making import no_lattice, search_most_exposed
+from fragility.blocks.lattice.values import LatticeClaims
+from fragility.blocks.modes import WantedModes, modes_of_rows, no_modes
 from fragility.engines.trace import HandedOver, Progress
-from fragility.errors import CertificateError, DataError, FragilityError
-from fragility.formats import CsvFormat
-from fragility.ids import KEY_BYTES, SeenIds
-from fragility.merkle import DIGEST_BYTES
-from fragility.progress import Report, progress_bar
 from fragility.protocol import Protocol
-from fragility.tables import RawPart, RowSource, open_source
+from fragility.tables.formats import CsvFormat
+from fragility.tables.sources import RawPart, RowSource, open_source
 
 
 def audit_files(

@@ -23,14 +23,14 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from fragility.auditing.parts import MadePart, PartRecord
+from fragility.audits.folder import WORK_FOLDER
+from fragility.audits.manifest import place_text
+from fragility.base.canonical import digest_bytes
+from fragility.base.errors import Advice, CertificateError, DataError
+from fragility.base.files import AUDIT_FILE, force_to_disk, parse_json, sweep_parts, write_bytes
+from fragility.base.merkle import DIGEST_BYTES, packed_root
 from fragility.blocks.claims import digest_text
-from fragility.canonical import digest_bytes
-from fragility.certificates.folder import WORK_FOLDER
-from fragility.certificates.manifest import place_text
 from fragility.engines.trace import HandedOver
-from fragility.errors import Advice, CertificateError, DataError
-from fragility.files import AUDIT_FILE, force_to_disk, parse_json, sweep_parts, write_bytes
-from fragility.merkle import DIGEST_BYTES, packed_root
 
 RUN_FILE = "run.json"
 RESUME = Advice("resume=True", "--resume")

@@ -24,20 +24,20 @@ import pyarrow.compute as pc
 from threadpoolctl import threadpool_limits
 
 from fragility.auditing.certifying import PartAuditor, TracedRows
+from fragility.audits.parts import encode_part, part_name
+from fragility.base.canonical import combine_digests, digest_bytes
+from fragility.base.errors import ClusterError, DataError, FragilityError
+from fragility.base.ids import id_keys
+from fragility.base.merkle import DIGEST_BYTES
 from fragility.blocks.baselines.comparison import COMPARED_CLAIMS, choose_compared
 from fragility.blocks.choice import RowChoice, with_content
 from fragility.blocks.claims import Extent, schema_of
 from fragility.blocks.intervals.making import WantedIntervals
 from fragility.blocks.modes import WantedModes
-from fragility.canonical import combine_digests, digest_bytes
-from fragility.certificates.parts import encode_part, part_name
 from fragility.engines.trace import HandedOver
-from fragility.errors import ClusterError, DataError, FragilityError
 from fragility.evidence.rows import Rows, content_keys, input_row_digests, read_rows
-from fragility.ids import id_keys
-from fragility.merkle import DIGEST_BYTES
 from fragility.protocol import Protocol
-from fragility.tables import RawPart, RowSource
+from fragility.tables.sources import RawPart, RowSource
 
 FIRST_ROWS = 1024  # on which model and engine are made ready, whatever the size of the parts
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")

@@ -12,24 +12,24 @@ from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 
-from fragility.arrays import DEFAULT_BYTE_BUDGET
 from fragility.auditing.certifying import CertifiedPart, PartAuditor, TracedRows
+from fragility.audits import Certificates
+from fragility.audits.manifest import AuditedRows
+from fragility.audits.parts import PART_ROWS
+from fragility.base.arrays import DEFAULT_BYTE_BUDGET
+from fragility.base.canonical import combine_digests
+from fragility.base.errors import ProtocolError
+from fragility.base.merkle import hashed_leaves
+from fragility.base.progress import progress_bar
 from fragility.blocks.choice import with_content
 from fragility.blocks.intervals.making import WantedIntervals, declare_intervals, intervals_block
 from fragility.blocks.lattice.making import declare_lattice, lattice_of_rows, search_most_exposed
 from fragility.blocks.modes import WantedModes, declare_modes, modes_of_rows
-from fragility.canonical import combine_digests
-from fragility.certificates import Certificates
-from fragility.certificates.manifest import AuditedRows
-from fragility.certificates.parts import PART_ROWS
 from fragility.engines.choice import ReadyEngine
 from fragility.engines.trace import HandedOver, Progress
-from fragility.errors import ProtocolError
 from fragility.evidence import EvidenceRows
 from fragility.evidence.rows import content_keys, input_row_digests
-from fragility.merkle import hashed_leaves
 from fragility.models import Model
-from fragility.progress import progress_bar
 from fragility.protocol import Protocol, bind
 
 LEAST_PART_ROWS = 8192  # of audits in memory

@@ -16,7 +16,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from fragility.arrays import DEFAULT_BYTE_BUDGET
 from fragility.auditing.files import write_table_parts
 from fragility.auditing.parts import (
     FIRST_ROWS,
@@ -30,15 +29,16 @@ from fragility.auditing.parts import (
     cut_sorted,
     receive_once,
 )
+from fragility.audits.parts import PART_ROWS
+from fragility.base.arrays import DEFAULT_BYTE_BUDGET
+from fragility.base.errors import Advice, ClusterError, first_line, name_error
+from fragility.base.libraries import say_lacking
 from fragility.blocks.claims import Extent
 from fragility.blocks.intervals.making import WantedIntervals
 from fragility.blocks.modes import WantedModes
-from fragility.certificates.parts import PART_ROWS
 from fragility.engines.trace import Progress
-from fragility.errors import Advice, ClusterError, first_line, name_error
-from fragility.libraries import say_lacking
 from fragility.protocol import Protocol
-from fragility.tables import RawPart
+from fragility.tables.sources import RawPart
 
 ATTEMPTS = 4  # at a part whose worker dies
 QUEUED = 2  # parts a worker has been given, so that it need not wait for the next

@@ -26,7 +26,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from fragility.arrays import DEFAULT_BYTE_BUDGET
 from fragility.auditing.files import write_table_parts
 from fragility.auditing.parts import (
     FIRST_ROWS,
@@ -40,13 +39,14 @@ from fragility.auditing.parts import (
     cut_sorted,
     receive_once,
 )
+from fragility.audits.parts import PART_ROWS
+from fragility.base.arrays import DEFAULT_BYTE_BUDGET
+from fragility.base.errors import Advice, ClusterError
+from fragility.base.libraries import say_lacking
 from fragility.blocks.claims import Extent
 from fragility.blocks.intervals.making import WantedIntervals
 from fragility.blocks.modes import WantedModes
-from fragility.certificates.parts import PART_ROWS
 from fragility.engines.trace import Progress
-from fragility.errors import Advice, ClusterError
-from fragility.libraries import say_lacking
 from fragility.protocol import Protocol
 
 ATTEMPTS = 4  # at a task whose process dies, where Spark is started here; elsewhere Spark's own setting holds

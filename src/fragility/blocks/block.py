@@ -15,11 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fragility.arrays import Booleans
+from fragility.base.arrays import Booleans
+from fragility.base.canonical import combine_digests
+from fragility.base.errors import CertificateError
 from fragility.blocks.choice import RowChoice
 from fragility.blocks.claims import Columns, check_side_table, digest_from_text, digest_text
-from fragility.canonical import combine_digests
-from fragility.errors import CertificateError
 from fragility.protocol import Protocol
 
 

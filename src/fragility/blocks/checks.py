@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fragility.text import escape_controls
+from fragility.base.text import escape_controls
 
 MAX_LISTED = 20
 MAX_KEPT = 10_000  # differences; what is wrong in more rows than this is counted only

@@ -20,9 +20,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from fragility.arrays import Integers
+from fragility.base.arrays import Integers
+from fragility.base.ids import id_keys
 from fragility.evidence.rows import CONTENT_BYTES
-from fragility.ids import id_keys
 
 CONTENT = "content"  # a column of 16 bytes per row, by which rows are chosen where they are at hand
 CLAIMS_TO_CHOOSE = ("id", "confidence", "exposure")

@@ -25,15 +25,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fragility.arrays import Booleans, Floats, Integers
-from fragility.canonical import BLOCK_BYTES, DIGEST_PREFIX, canonical_bytes, hash_pieces
+from fragility.base.arrays import Booleans, Floats, Integers
+from fragility.base.canonical import BLOCK_BYTES, DIGEST_PREFIX, canonical_bytes, hash_pieces
+from fragility.base.errors import CertificateError
+from fragility.base.text import BriefRepr
 from fragility.engines.trace import Trace
-from fragility.errors import CertificateError
 from fragility.evidence import EvidenceRows
 from fragility.models import ClassLabel
 from fragility.protocol import Protocol
 from fragility.scores import collapse, common_loss, exposure, fds, flip_budget, independent_loss, rcma
-from fragility.text import BriefRepr
 
 # What a table of certificates holds: everything, or no lists with one entry per step, severity or group.
 Extent: TypeAlias = Literal["full", "summary"]

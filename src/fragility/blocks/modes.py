@@ -1,6 +1,7 @@
 """The modes block: what each declared failure mode costs a prediction, beside the claims it does not change.
 
-For mode m with units u, where delta_u is the expected loss of margin and f_u the chance of a flip (fragility.modes):
+For mode m with units u, where delta_u is the expected loss of margin and f_u the chance of a flip (see
+fragility.questions.modes):
 
     mode_drop_m = delta_u,   flip_chance_m = f_u,   exposure_m = 1 - exp(-w_m sum_u [delta_u]_+ / (|margin| + 1e-8))
 
@@ -18,7 +19,9 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from fragility.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats
+from fragility.base.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats
+from fragility.base.errors import CertificateError, DataError, ProtocolError
+from fragility.base.progress import Report
 from fragility.blocks.block import BlockDeclaration, BlockForm
 from fragility.blocks.choice import RowChoice
 from fragility.blocks.claims import (
@@ -38,13 +41,11 @@ from fragility.blocks.claims import (
 from fragility.blocks.requests import Wanted, name_engine, read_wanted
 from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.choice import prepare_answers
-from fragility.errors import CertificateError, DataError, ProtocolError
 from fragility.evidence import EvidenceRows
 from fragility.evidence.modes import UNIT_WEIGHTS
 from fragility.models import ClassLabel
-from fragility.modes.losses import choose_modes, losses_of_rows, units_of
-from fragility.progress import Report
 from fragility.protocol import Protocol
+from fragility.questions.modes.losses import choose_modes, losses_of_rows, units_of
 from fragility.scores import independent_loss
 
 LOST = "lost"

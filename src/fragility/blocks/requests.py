@@ -7,9 +7,9 @@ from typing import TypeAlias
 
 import numpy as np
 
+from fragility.base.errors import DataError
 from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.choice import SELF_CHECK_ROWS, native_for, prepare_answers
-from fragility.errors import DataError
 from fragility.evidence import EvidenceRows
 
 # True for all names and rows, some names, or all names of so many confident rows at most; None and False for no block.

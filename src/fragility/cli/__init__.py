@@ -22,6 +22,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from fragility.base.errors import FragilityError, Message
 from fragility.cli import (
     audit,
     calibrate,
@@ -57,7 +58,6 @@ from fragility.cli.terminal import (
     explain_usage,
     note,
 )
-from fragility.errors import FragilityError, Message
 from fragility.version import __version__
 
 DECLARE = "Declare, audit, verify"

@@ -14,6 +14,7 @@ from rich.markup import escape
 
 import fragility as fg
 import fragility.cli.options as opt
+from fragility.base.errors import ClusterError, DataError, ProtocolError
 from fragility.cli.options import list_options, load_protocol, option, refuse_declared, refuse_without
 from fragility.cli.outputs import list_sources, plan_folder
 from fragility.cli.reading import tabulate_segments
@@ -27,8 +28,7 @@ from fragility.cli.tables import (
     read_training,
 )
 from fragility.cli.terminal import note, out
-from fragility.errors import ClusterError, DataError, ProtocolError
-from fragility.wording import (
+from fragility.pages.wording import (
     describe_artificial,
     describe_counting,
     describe_few_confident,
@@ -38,13 +38,13 @@ from fragility.wording import (
 )
 
 if TYPE_CHECKING:
+    from fragility.analysis.segments import SegmentShares
     from fragility.auditing.parts import Workers
+    from fragility.audits import AuditSummary, StoredAudit
     from fragility.blocks.claims import Extent
-    from fragility.certificates import AuditSummary, StoredAudit
-    from fragility.reliability.outcomes import FailureProbability
+    from fragility.questions.reliability.outcomes import FailureProbability
     from fragility.report import GivenRows, Report
-    from fragility.segments import SegmentShares
-    from fragility.tables import RowSource
+    from fragility.tables.sources import RowSource
 
 Train = Annotated[Path | None, option("--train TRAIN", "The training rows; groups and baseline are fitted on them.")]
 Out = Annotated[Path, option("--out DIR", "The folder to write.")]
@@ -172,9 +172,9 @@ def audit(
         refuse_declared(context, "--protocol", DECLARED_BY_PROTOCOL)
     plan_folder(out_dir, consent=overwrite, option="--overwrite")
     cluster = _choose_workers(on, workers)
-    from fragility.certificates.parts import PART_ROWS
+    from fragility.analysis.segments import read_by
+    from fragility.audits.parts import PART_ROWS
     from fragility.report import GivenRows
-    from fragility.segments import read_by
 
     log = None if rates is None else find_log(rates)
     form = csv.form(data, train, log)
@@ -244,7 +244,7 @@ def audit(
 
 def _find_signature(protocol: Path, named: Path | None, declared: fg.Protocol) -> Path | None:
     """Return the file with a protocol's signature: the one that is named, or the one beside it, if there is one."""
-    from fragility.certificates.folder import read_protocol_signature
+    from fragility.audits.folder import read_protocol_signature
 
     beside = protocol.with_name(protocol.name + ".dsse.json")
     signature = named or (beside if beside.is_file() else None)
@@ -301,8 +301,8 @@ def _announce_questions(
     from fragility.blocks.baselines.comparison import COMPARED_ROWS
     from fragility.blocks.modes import units_by_mode
     from fragility.engines.choice import native_for
-    from fragility.modes.losses import count_values
     from fragility.protocol import bind
+    from fragility.questions.modes.losses import count_values
 
     few = source.head(1)
     if native_for(bind(model, few.frame, protocol, few.ids), engine) is not None:

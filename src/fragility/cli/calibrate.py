@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import fragility as fg
 import fragility.cli.options as opt
+from fragility.base.errors import DataError
+from fragility.base.files import replacing
 from fragility.cli.options import argument, load_protocol, option
 from fragility.cli.outputs import draw, plan_files
 from fragility.cli.tables import AuditRows, field_names, read_rows, require_labels
 from fragility.cli.terminal import note, say
-from fragility.errors import DataError
-from fragility.files import replacing
 
 if TYPE_CHECKING:
-    from fragility.arrays import Floats
+    from fragility.base.arrays import Floats
 
 
 def calibrate(
@@ -52,8 +52,8 @@ def calibrate(
     import numpy as np
     import pandas as pd
 
-    from fragility.calibration import FragilityTemperature, calibration_report, corrections
-    from fragility.drawing.displays import FragileCalibrationDisplay
+    from fragility.analysis.calibration import FragilityTemperature, calibration_report, corrections
+    from fragility.analysis.displays import FragileCalibrationDisplay
 
     if picture is not None and test is None:
         raise DataError("--picture draws the --test rows; name them with --test")

@@ -14,10 +14,10 @@ from fragility.cli.options import option
 from fragility.cli.outputs import plan_folder
 from fragility.cli.review import say_lacking_workbench
 from fragility.cli.terminal import note, note_command, out
-from fragility.wording import MINIMUM, join_names
+from fragility.pages.wording import MINIMUM, join_names
 
 if TYPE_CHECKING:
-    from fragility.demo import Demo
+    from fragility.cli.demo_audit import Demo
 
 Out = Annotated[Path, option("--out DIR", "The folder to write.")]
 
@@ -31,7 +31,7 @@ def demo(out_dir: Out = Path("demo-audit")) -> None:
 
       fragility demo --out credit/
     """
-    from fragility.demo import run_demo
+    from fragility.cli.demo_audit import run_demo
     from fragility.report.sentences import write_headline
 
     plan_folder(out_dir)

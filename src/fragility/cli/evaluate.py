@@ -11,16 +11,16 @@ import typer
 
 import fragility as fg
 import fragility.cli.options as opt
+from fragility.base.errors import DataError
 from fragility.cli.options import is_given, load_inputs, option, read_name_or_json, refuse_without
 from fragility.cli.outputs import plan_files, save_result
 from fragility.cli.reading import take_given
 from fragility.cli.tables import Columns, field_names, note_unlabelled, read_rows, read_table
 from fragility.cli.terminal import err, note, say
-from fragility.errors import DataError
-from fragility.saving import TABLE_SUFFIXES, checked_suffix
+from fragility.pages.saving import TABLE_SUFFIXES, checked_suffix
 
 if TYPE_CHECKING:
-    from fragility.formats import CsvFormat
+    from fragility.tables.formats import CsvFormat
 
 Markers = Annotated[
     str | None,
@@ -81,7 +81,7 @@ class StressOptions:
         return fg.Stress(stressors, self.draws, self.rule, self.tau_confidence, self.tau_collapse, self.seed)
 
     def _declare_random(self) -> tuple[Any, ...]:
-        from fragility.stress.stressors import Donor, Dropout, Mask, Noise
+        from fragility.questions.stress.stressors import Donor, Dropout, Mask, Noise
 
         kinds: dict[str, Any] = {kind.kind: kind for kind in (Mask, Dropout, Noise, Donor)}
         named = split_names(self.stressors)
@@ -137,8 +137,8 @@ def stress(
 
       fragility stress audit/ --model model.skops --data test.parquet --stressors donor --donors train.parquet
     """
-    from fragility.ranking.comparison import label_noise_ceiling
-    from fragility.ranking.metrics import DEFINED
+    from fragility.analysis.ranking.comparison import label_noise_ceiling
+    from fragility.analysis.ranking.metrics import DEFINED
 
     if out_file is not None:
         checked_suffix(out_file, TABLE_SUFFIXES)
@@ -256,7 +256,7 @@ def _show_status(what: str) -> AbstractContextManager[Any]:
 
 def read_outages(path: Path, markers: str | None, form: CsvFormat) -> fg.Outages:
     """Read a log of outages."""
-    from fragility.stress.declaration import outage_events
+    from fragility.questions.stress.declaration import outage_events
 
     return fg.Outages.from_events(outage_events(read_table(path, form), markers=parse_markers(markers)))
 

@@ -10,13 +10,13 @@ from rich.markup import escape
 
 import fragility as fg
 import fragility.cli.options as opt
+from fragility.base.errors import DataError
 from fragility.cli.options import argument, option, refuse_without
 from fragility.cli.outputs import plan_files, save_result
 from fragility.cli.reading import open_rows, read_labels
 from fragility.cli.tables import read_stress_labels
 from fragility.cli.terminal import EXIT_CLAIM_FAILED, note, out
-from fragility.errors import DataError
-from fragility.saving import checked_suffix
+from fragility.pages.saving import checked_suffix
 
 SUFFIXES = (".json", ".xml", ".md", ".txt")
 

@@ -14,7 +14,7 @@ import typer
 import typer.main
 from typer.core import TyperCommand, TyperGroup
 
-from fragility.errors import FragilityError, name_error
+from fragility.base.errors import FragilityError, name_error
 
 ELSEWHERE = "From other packages"  # the last panel of `fragility --help`
 

@@ -11,14 +11,14 @@ from rich.markup import escape
 
 import fragility as fg
 import fragility.cli.options as opt
+from fragility.base.errors import DataError
+from fragility.base.files import MODEL
 from fragility.cli.audit import ProtocolFile
 from fragility.cli.evaluate import Markers, read_outages
 from fragility.cli.options import is_given, list_options, load_protocol, option, refuse_declared, refuse_without
 from fragility.cli.outputs import plan_files
 from fragility.cli.tables import AuditRows, field_names, note_unlabelled, read_rows, require_labels
 from fragility.cli.terminal import note, out
-from fragility.errors import DataError
-from fragility.files import MODEL
 
 VALIDATION_SHARE = 0.2
 MOST_TRAINING_ROWS = 2000  # compared on where no other rows are given
@@ -93,7 +93,7 @@ def harden(
 
       fragility harden model.skops --train train.parquet --target class --modes lost,wrong --out hardened.skops
     """
-    from fragility.hardening.acceptance import check_hardenable
+    from fragility.analysis.hardening.acceptance import check_hardenable
     from fragility.models.loading import check_storable, save_model
 
     _check_options(context, kind, outages is not None)
@@ -182,8 +182,8 @@ def _print_effect(
     modes: tuple[str, ...],
 ) -> None:
     """Print both models side by side, each under its own protocol and under the other's."""
-    from fragility.hardening.assessment import HardeningEffect, assess_model, assess_transfer
-    from fragility.hardening.training import refit_protocol
+    from fragility.analysis.hardening.assessment import HardeningEffect, assess_model, assess_transfer
+    from fragility.analysis.hardening.training import refit_protocol
 
     def assess(model: Any, pi: fg.Protocol) -> Any:
         labels = None if compared.labels is None else compared.labels.to_numpy()

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 import fragility as fg
+from fragility.base.errors import DataError, ProtocolError
+from fragility.base.files import read_json
 from fragility.cli.tables import AuditRows, Columns, field_names, is_csv, note_unlabelled, read_rows
-from fragility.errors import DataError, ProtocolError
-from fragility.files import read_json
 
 if TYPE_CHECKING:
-    from fragility.formats import CsvFormat
+    from fragility.tables.formats import CsvFormat
 
 KEYWORD = inspect.Parameter.KEYWORD_ONLY
 
@@ -137,7 +137,7 @@ class CsvOptions:
 
     def form(self, *tables: str | Path | None) -> CsvFormat:
         """Return the format of a command's tables; refuse these options if none of them is a CSV file."""
-        from fragility.formats import CsvFormat
+        from fragility.tables.formats import CsvFormat
 
         given = [f"--{each.name}" for each in fields(self) if getattr(self, each.name) is not None]
         if given and not any(table is not None and is_csv(table) for table in tables):
@@ -316,7 +316,7 @@ def load_inputs(
 
 def load_protocol(path: Path) -> fg.Protocol:
     """Read a protocol file, or the protocol of an audit folder."""
-    from fragility.certificates.folder import read_protocol
+    from fragility.audits.folder import read_protocol
 
     return read_protocol(path)
 

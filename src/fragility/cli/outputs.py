@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fragility.base.errors import DataError
+from fragility.base.files import precious_kind, replacing
 from fragility.cli.options import CsvOptions, LoadingOptions
 from fragility.cli.terminal import note
-from fragility.errors import DataError
-from fragility.files import precious_kind, replacing
 
 # path -> how it looked when the command began
 _planned: dict[Path, object] = {}
@@ -31,10 +31,10 @@ def plan_folder(folder: Path, *, consent: bool = False, option: str | None = Non
     consent: an audit whose certificates are named by decisions of a review may be replaced; ``option`` gives consent.
     """
     _planned[folder] = _look(folder)  # first: whoever interrupts the slow import below is told the truth too
-    from fragility.certificates.folder import check_writable_folder
+    from fragility.audits.folder import check_writable_folder
 
     check_writable_folder(folder)
-    from fragility.review.store import STORE_FILE, Store, StoreError
+    from fragility.apps.review.store import STORE_FILE, Store, StoreError
 
     if consent or not (folder / STORE_FILE).exists():
         return
@@ -57,7 +57,7 @@ def plan_files(
 ) -> None:
     """Check the files a command is to write (option -> file) against the disk, each other and what it reads.
 
-    own: the kind of precious file that the command writes and may replace (see ``fragility.files``).
+    own: the kind of precious file that the command writes and may replace (see ``fragility.base.files``).
     """
     taken = {Path(path).resolve(): role for role, path in inputs.items() if path is not None}
     for option, path in outputs.items():
@@ -106,7 +106,7 @@ def list_sources(
     rows: object = None,
 ) -> list[str]:
     """Return the words by which `fragility verify` finds the model and the rows that a command was given."""
-    from fragility.formats import kind_of_file  # loads pandas
+    from fragility.tables.formats import kind_of_file  # loads pandas
 
     given = {
         "--model": model, "--data": data, "--target": target, "--id": id_column, "--rows": rows,

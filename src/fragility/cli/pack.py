@@ -71,7 +71,7 @@ def pack(
       fragility pack audit/ --key audit-key --author "M. Okafor" --date 2026-11-18 --out pack.zip
     """
     from fragility.parity import ModelParity
-    from fragility.reliability.outcomes import FailureProbability
+    from fragility.questions.reliability.outcomes import FailureProbability
 
     if labels is None:
         refuse_without("--labels", context, "target", "id_column")

@@ -9,13 +9,13 @@ import typer
 
 import fragility as fg
 import fragility.cli.options as opt
+from fragility.base.errors import DataError
+from fragility.base.files import replacing
 from fragility.cli.options import MODEL_HELP, argument, load_protocol, option
 from fragility.cli.outputs import plan_files, save_result
 from fragility.cli.tables import field_names, note_unlabelled, read_rows
 from fragility.cli.terminal import EXIT_CLAIM_FAILED, note, say
-from fragility.errors import DataError
-from fragility.files import replacing
-from fragility.saving import checked_suffix
+from fragility.pages.saving import checked_suffix
 
 
 def parity(

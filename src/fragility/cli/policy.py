@@ -50,7 +50,7 @@ def policy(
 
       fragility policy audit/ --labels wrong.parquet --by wrong --out policy.json
     """
-    from fragility.drawing.displays import ReviewPolicyDisplay
+    from fragility.analysis.displays import ReviewPolicyDisplay
 
     plan_files({"--out": out_file, "--picture": picture}, {"--labels": labels})
     table = read_stress_labels(labels)

@@ -11,6 +11,7 @@ from rich.table import Table
 
 import fragility as fg
 import fragility.cli.options as opt
+from fragility.base.errors import ProtocolError
 from fragility.cli.options import (
     argument,
     is_given,
@@ -23,8 +24,7 @@ from fragility.cli.options import (
 from fragility.cli.outputs import plan_files
 from fragility.cli.tables import read_training
 from fragility.cli.terminal import out
-from fragility.errors import ProtocolError
-from fragility.wording import write_count
+from fragility.pages.wording import write_count
 
 if TYPE_CHECKING:
     from fragility.evidence.modes import FailureModes

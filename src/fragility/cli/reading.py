@@ -14,24 +14,24 @@ from rich.table import Table
 
 import fragility as fg
 import fragility.cli.options as opt
+from fragility.base.errors import DataError
+from fragility.base.files import replacing
+from fragility.base.text import escape_controls
 from fragility.cli.options import argument, option, refuse_declared, refuse_without
 from fragility.cli.outputs import plan_files
 from fragility.cli.tables import Columns, field_names, open_data, read_rows, require_labels
 from fragility.cli.terminal import note, out
-from fragility.errors import DataError
-from fragility.files import replacing
-from fragility.saving import checked_suffix
-from fragility.text import escape_controls
-from fragility.wording import name_score
+from fragility.pages.saving import checked_suffix
+from fragility.pages.wording import name_score
 
 if TYPE_CHECKING:
-    from fragility.certificates import AuditSummary, Certificate, StoredAudit
-    from fragility.certificates.comparison import AuditChanges
-    from fragility.formats import CsvFormat
+    from fragility.analysis.segments import SegmentShares
+    from fragility.audits import AuditSummary, Certificate, StoredAudit
+    from fragility.audits.comparison import AuditChanges
     from fragility.protocol import Protocol
     from fragility.report.summary import PairedAudits
-    from fragility.segments import SegmentShares
-    from fragility.tables import RowSource
+    from fragility.tables.formats import CsvFormat
+    from fragility.tables.sources import RowSource
 
 
 def show(directory: opt.DirArgument, row: opt.Row) -> None:
@@ -152,7 +152,7 @@ def take_given(audit: StoredAudit, ids: Sequence[Any] | None) -> fg.Certificates
         return audit.take(range(len(audit)))
     certs = audit.of_rows(ids)
     if not len(certs):
-        from fragility.ids import IdSpan, say_other_rows
+        from fragility.base.ids import IdSpan, say_other_rows
 
         audited, first = IdSpan.of_tables(audit.batches(["id"])), audit.take([0]).claims.ids[0]
         raise DataError(*say_other_rows(len(audit), len(audit), first, audited, IdSpan(ids)))
@@ -193,9 +193,9 @@ def compare(
     """
     import pandas as pd
 
-    from fragility.certificates.comparison import compare_audits
+    from fragility.analysis.segments import read_by, segment_rows
+    from fragility.audits.comparison import compare_audits
     from fragility.report.gathering import pair_audits
-    from fragility.segments import read_by, segment_rows
 
     if changes is not None:
         checked_suffix(changes, (".csv",))
@@ -314,7 +314,7 @@ def _tabulate_audits(directories: list[Path], audits: list[StoredAudit], summari
 
 def _print_protocols(first: Path, second: Path, change: AuditChanges) -> None:
     """Say above the table which settings of two protocols differ, and what cannot be compared because of it."""
-    from fragility.certificates.comparison import list_differences
+    from fragility.audits.comparison import list_differences
 
     if not change.differences:
         return
@@ -329,7 +329,7 @@ def _print_protocols(first: Path, second: Path, change: AuditChanges) -> None:
 
 def _note_differences(audits: list[StoredAudit]) -> None:
     """Numbers under different conditions or on different rows do not compare; say so rather than refuse."""
-    from fragility.ids import id_keys
+    from fragility.base.ids import id_keys
 
     conditions = {
         declared.condition(certs.protocol)
@@ -355,7 +355,7 @@ def open_rows(
     data: str | None, by: Sequence[str] | None, protocol: Protocol, id_column: str | None, form: CsvFormat
 ) -> RowSource | None:
     """Return the rows that `--data` names, after a look at the columns that `--by` names; None without `--data`."""
-    from fragility.segments import read_by
+    from fragility.analysis.segments import read_by
 
     if data is None:
         if by:

@@ -9,15 +9,15 @@ import typer
 
 import fragility as fg
 import fragility.cli.options as opt
+from fragility.base.errors import DataError
 from fragility.cli.evaluate import read_outages
 from fragility.cli.options import load_inputs, option, read_name_or_json, refuse_without
 from fragility.cli.outputs import draw, plan_files, save_result
 from fragility.cli.terminal import say
-from fragility.errors import DataError
-from fragility.saving import checked_suffix
+from fragility.pages.saving import checked_suffix
 
 if TYPE_CHECKING:
-    from fragility.formats import CsvFormat
+    from fragility.tables.formats import CsvFormat
 
 
 def reliability(

@@ -9,13 +9,13 @@ import typer
 
 import fragility as fg
 import fragility.cli.options as opt
+from fragility.base.errors import DataError, VerificationError
 from fragility.cli.options import MODEL_HELP, argument, option, refuse_without
 from fragility.cli.outputs import list_sources, plan_files
 from fragility.cli.reading import open_rows, read_labels
 from fragility.cli.tables import read_own_labels, read_stress_labels
 from fragility.cli.terminal import note
-from fragility.errors import DataError, VerificationError
-from fragility.saving import checked_suffix
+from fragility.pages.saving import checked_suffix
 
 
 def report(
@@ -84,7 +84,7 @@ def report(
       fragility report audit-logistic/ audit-boosting/ --out models.md
     """
     from fragility.parity import ModelParity
-    from fragility.reliability.outcomes import FailureProbability
+    from fragility.questions.reliability.outcomes import FailureProbability
     from fragility.report import REPORT_FILE, SUFFIXES, Report, is_report, verify_command
 
     if data is None:

@@ -9,12 +9,12 @@ import typer
 
 import fragility as fg
 import fragility.cli.options as opt
+from fragility.base.errors import FragilityError
+from fragility.base.libraries import say_lacking
 from fragility.cli.options import MODEL_HELP, load_protocol, option, refuse_without
 from fragility.cli.outputs import plan_files
 from fragility.cli.tables import Columns, field_names, note_unlabelled, read_rows
 from fragility.cli.terminal import note, out
-from fragility.errors import FragilityError
-from fragility.libraries import say_lacking
 
 
 class MissingExtraError(FragilityError):
@@ -70,9 +70,9 @@ def review(
         refuse_without("--model", context, "trust", "classes")
     if lacking := say_lacking_workbench():
         raise MissingExtraError(lacking)
-    from fragility.review.history import DEFAULT_REASONS, read_reasons
-    from fragility.review.serving import Place, listen, open_workbench, serve
-    from fragility.review.store import STORE_FILE
+    from fragility.apps.review.history import DEFAULT_REASONS, read_reasons
+    from fragility.apps.review.serving import Place, listen, open_workbench, serve
+    from fragility.apps.review.store import STORE_FILE
 
     form = csv.form(data)
     X = ids = audited = None
@@ -108,9 +108,9 @@ def export(
 
       fragility review export --store audit/review.sqlite --out history.parquet --history
     """
-    from fragility.review.history import escape_formulas, tabulate_decisions
-    from fragility.review.store import Store
-    from fragility.saving import TABLE_SUFFIXES, checked_suffix, write_table
+    from fragility.apps.review.history import escape_formulas, tabulate_decisions
+    from fragility.apps.review.store import Store
+    from fragility.pages.saving import TABLE_SUFFIXES, checked_suffix, write_table
 
     plan_files({"--out": out_file}, {"--store": store})
     suffix = checked_suffix(out_file, TABLE_SUFFIXES)

@@ -12,13 +12,13 @@ import typer
 
 import fragility as fg
 import fragility.cli.options as opt
+from fragility.base.errors import DataError
+from fragility.base.libraries import say_lacking
 from fragility.cli.options import load_protocol, option, refuse_without
 from fragility.cli.reliability import find_log, read_rates
 from fragility.cli.review import MissingExtraError
 from fragility.cli.tables import field_names, read_training
 from fragility.cli.terminal import note, out
-from fragility.errors import DataError
-from fragility.libraries import say_lacking
 
 UNITS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0}
 
@@ -102,13 +102,13 @@ def serve(
     )
     if not patience or not sealed_every:
         raise DataError("--timeout and --seal-every must be above 0")
-    from fragility.serving.answering import Answering
-    from fragility.serving.app import ServiceRules
-    from fragility.serving.batching import BatchRules
-    from fragility.serving.guards import GuardRules, is_loopback
-    from fragility.serving.log import SealingRules, ServingLog
-    from fragility.serving.server import TOKEN_VARIABLE, listen, read_token
-    from fragility.serving.server import serve as serve_http
+    from fragility.apps.serving.answering import Answering
+    from fragility.apps.serving.app import ServiceRules
+    from fragility.apps.serving.batching import BatchRules
+    from fragility.apps.serving.guards import GuardRules, is_loopback
+    from fragility.apps.serving.log import SealingRules, ServingLog
+    from fragility.apps.serving.server import TOKEN_VARIABLE, listen, read_token
+    from fragility.apps.serving.server import serve as serve_http
 
     token = read_token(token_file, os.environ)
     if token_file is not None and os.name == "posix" and token_file.stat().st_mode & 0o004:

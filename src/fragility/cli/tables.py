@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fragility.base.errors import DataError
 from fragility.cli.terminal import note
-from fragility.errors import DataError
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
     import fragility as fg
-    from fragility.formats import CsvFormat
-    from fragility.tables import RowSource
+    from fragility.tables.formats import CsvFormat
+    from fragility.tables.sources import RowSource
 
 MOST_LABELLED = 500_000  # rows whose labels are read for the report after an audit
 PART_ROWS = 100_000  # of which labels are read at a time
@@ -97,7 +97,7 @@ def open_data(
     """Open a table for all that a command does with it; refuse, before any work, one without rows or ids."""
     from dataclasses import replace
 
-    from fragility.tables import open_source
+    from fragility.tables.sources import open_source
 
     chosen = slice(None) if rows is None else row_range(rows)
     source = open_source(data, id_column=id_column, target=target, rows=chosen, csv=form)
@@ -116,7 +116,7 @@ def row_range(text: str) -> slice:
 
 def read_table(path: Path, form: CsvFormat | None = None) -> pd.DataFrame:
     """Read all rows and columns of a table."""
-    from fragility.tables import open_source
+    from fragility.tables.sources import open_source
 
     return open_source(path, csv=form).read_all().frame
 
@@ -149,7 +149,7 @@ def read_rows(
     absent, since rows to audit are often not labelled yet; the id column may not, unless `ids` are not asked for.
     """
     from fragility.evidence.rows import row_ids
-    from fragility.tables import open_source
+    from fragility.tables.sources import open_source
 
     chosen = slice(None) if rows is None else row_range(rows)
     part = open_source(path, id_column=columns.id_column if ids else None, rows=chosen, csv=form).read_all()

@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
-from fragility.errors import name_error
-from fragility.text import escape_controls
+from fragility.base.errors import name_error
+from fragility.base.text import escape_controls
 
 DEBUG = "FRAGILITY_DEBUG"
 

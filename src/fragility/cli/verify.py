@@ -11,12 +11,12 @@ from rich.markup import escape
 
 import fragility as fg
 import fragility.cli.options as opt
+from fragility.base.errors import FragilityError, VerificationError
 from fragility.cli.options import option, refuse_without
 from fragility.cli.outputs import plan_files
 from fragility.cli.tables import Columns, field_names, note_unlabelled, open_data, read_training
 from fragility.cli.terminal import EXIT_CLAIM_FAILED, note, out
-from fragility.errors import FragilityError, VerificationError
-from fragility.saving import checked_suffix, write_json
+from fragility.pages.saving import checked_suffix, write_json
 
 NEEDS_MODEL = (
     *("target", "train", "id_column", "rows", "sample", "separator", "encoding", "decimal"),
@@ -85,7 +85,7 @@ def verify(
         refuse_without("--model and --data", context, *NEEDS_MODEL)
     if public_key is None:
         refuse_without("--public-key", context, "protocol_key")
-    from fragility.certificates.folder import check_is_audit, read_protocol
+    from fragility.audits.folder import check_is_audit, read_protocol
 
     check_is_audit(directory)  # a folder that is no audit cannot be checked, which is not the same as a false claim
     if model is None or data is None:

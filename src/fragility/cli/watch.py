@@ -10,12 +10,12 @@ from rich.markup import escape
 
 import fragility as fg
 import fragility.cli.options as opt
+from fragility.base.errors import DataError
 from fragility.cli.options import MODEL_HELP, argument, load_protocol, option, read_name_or_json, refuse_without
 from fragility.cli.outputs import plan_files, save_result
 from fragility.cli.tables import read_table
 from fragility.cli.terminal import EXIT_CLAIM_FAILED, out
-from fragility.errors import DataError
-from fragility.saving import checked_suffix
+from fragility.pages.saving import checked_suffix
 
 SUFFIXES = (".html", ".json", ".prom", ".txt")
 
@@ -106,7 +106,7 @@ def watch(
     outputs = {f"--out ({path.suffix})": path for path in out_files or ()}
     if len(outputs) < len(out_files or ()):
         raise DataError("--out names two files of the same kind; name each kind once: .html, .json, .prom or .txt")
-    from fragility.serving.log import LOG_FILE  # slow to import
+    from fragility.apps.serving.log import LOG_FILE  # slow to import
 
     read = folders[:1] if time is not None else [folder / LOG_FILE for folder in folders]
     plan_files(outputs, {"--reliability": reliability, "--protocol": protocol, **{f"{each}": each for each in read}})

@@ -9,17 +9,17 @@ import typer
 
 import fragility as fg
 import fragility.cli.options as opt
+from fragility.base.errors import DataError
+from fragility.base.files import read_json
 from fragility.cli.evaluate import read_outages
 from fragility.cli.options import load_protocol, option, refuse_without
 from fragility.cli.outputs import draw, plan_files, save_result
 from fragility.cli.tables import field_names, note_unlabelled, read_rows
 from fragility.cli.terminal import say
-from fragility.errors import DataError
-from fragility.files import read_json
-from fragility.saving import checked_suffix
+from fragility.pages.saving import checked_suffix
 
 if TYPE_CHECKING:
-    from fragility.formats import CsvFormat
+    from fragility.tables.formats import CsvFormat
 
 
 def without(

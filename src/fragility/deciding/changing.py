@@ -25,8 +25,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from fragility.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats, Integers, rows_within
-from fragility.canonical import row_digests
+from fragility.base.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats, Integers, rows_within
+from fragility.base.canonical import row_digests
+from fragility.base.errors import DataError
 from fragility.deciding.nearest import Neighbours
 from fragility.deciding.values import (
     DEFAULT_DRAWS,
@@ -38,13 +39,12 @@ from fragility.deciding.values import (
     list_states,
     raw_values,
 )
-from fragility.errors import DataError
 from fragility.evidence import EvidenceRows
 from fragility.evidence.codec import call_model
 from fragility.evidence.modes import tabulate_catalogue, values_frame
 from fragility.evidence.rows import Rows, Scalar, conform_rows, native_like
 from fragility.protocol import Protocol
-from fragility.reliability.sampling import estimate_probability
+from fragility.questions.reliability.sampling import estimate_probability
 from fragility.scores import predicted_class, support_margin
 
 MOST_LISTED = 256  # sets of unknown fields whose states are kept

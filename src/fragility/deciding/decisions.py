@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from fragility.arrays import Floats, Integers
 from fragility.auditing.auditor import Auditor
-from fragility.canonical import is_missing
+from fragility.base.arrays import Floats, Integers
+from fragility.base.canonical import is_missing
+from fragility.base.errors import DataError, EvidenceError, FragilityError
 from fragility.deciding.changing import Change, ValueCells, find_changes
 from fragility.deciding.nearest import Neighbours
 from fragility.deciding.standins import fill_column, find_standins
-from fragility.errors import DataError, EvidenceError, FragilityError
 from fragility.evidence import EvidenceRows
 from fragility.evidence.agreement import original_class
 from fragility.evidence.modes import weigh_values

@@ -27,13 +27,13 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
-from fragility.arrays import Booleans, Floats, Integers
-from fragility.drawing.figure import BLUE, GREY, ORANGE, Display
-from fragility.intervals import share_of
-from fragility.ranking.metrics import auroc, quantile_interval, resampled_aurocs
-from fragility.saving import NanEqual, save_report, without_nan
-from fragility.text import BriefRepr, align_columns, format_number
-from fragility.wording import write_count, write_percent, write_points
+from fragility.analysis.ranking.metrics import auroc, quantile_interval, resampled_aurocs
+from fragility.base.arrays import Booleans, Floats, Integers
+from fragility.base.shares import share_of
+from fragility.base.text import BriefRepr, align_columns, format_number
+from fragility.pages.figure import BLUE, GREY, ORANGE, Display
+from fragility.pages.saving import NanEqual, save_report, without_nan
+from fragility.pages.wording import write_count, write_percent, write_points
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

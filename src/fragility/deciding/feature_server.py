@@ -15,9 +15,9 @@ import datetime as dt
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from fragility.arrays import is_number
-from fragility.canonical import is_missing
-from fragility.errors import DataError
+from fragility.base.arrays import is_number
+from fragility.base.canonical import is_missing
+from fragility.base.errors import DataError
 from fragility.evidence.rows import list_names
 
 PRESENT, OUTSIDE_MAX_AGE = "PRESENT", "OUTSIDE_MAX_AGE"

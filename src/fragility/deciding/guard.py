@@ -8,28 +8,28 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fragility.arrays import DEFAULT_BYTE_BUDGET, Floats
+from fragility.analysis.policy import ReviewPolicy
 from fragility.auditing.auditor import Auditor
-from fragility.certificates import Certificate, Certificates
+from fragility.audits import Certificate, Certificates
+from fragility.base.arrays import DEFAULT_BYTE_BUDGET, Floats
+from fragility.base.errors import DataError, ProtocolError
 from fragility.deciding.changing import Change
 from fragility.deciding.decisions import Decider, Names
 from fragility.deciding.hanging import HangingFinder
 from fragility.deciding.nearest import make_neighbours
 from fragility.deciding.outcome import Check, Checks
 from fragility.deciding.values import DEFAULT_DRAWS, check_draws
-from fragility.errors import DataError, ProtocolError
 from fragility.evidence import EvidenceRows
 from fragility.models import ClassLabel, Model
-from fragility.modes.intervals import intervals_of_rows
-from fragility.modes.losses import losses_of_rows
-from fragility.policy import ReviewPolicy
+from fragility.pages.wording import describe_events, describe_mode_rates, describe_rates
 from fragility.protocol import Protocol
-from fragility.reliability.failure import DEFAULT_DRAWS as RELIABILITY_DRAWS
-from fragility.reliability.failure import declared_failures, failure_of_rows
-from fragility.reliability.outcomes import FailureProbability
-from fragility.reliability.rates import EventSets, ModeRates, has_modes, mode_rates
-from fragility.stress.stressors import Layout
-from fragility.wording import describe_events, describe_mode_rates, describe_rates
+from fragility.questions.modes.intervals import intervals_of_rows
+from fragility.questions.modes.losses import losses_of_rows
+from fragility.questions.reliability.failure import DEFAULT_DRAWS as RELIABILITY_DRAWS
+from fragility.questions.reliability.failure import declared_failures, failure_of_rows
+from fragility.questions.reliability.outcomes import FailureProbability
+from fragility.questions.reliability.rates import EventSets, ModeRates, has_modes, mode_rates
+from fragility.questions.stress.stressors import Layout
 
 FEW_ROWS = 8  # up to so many rows are asked about all values of a failure mode in one call
 

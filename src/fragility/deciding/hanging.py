@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fragility.arrays import DEFAULT_BYTE_BUDGET, Floats, Integers
-from fragility.certificates import Certificate
+from fragility.audits import Certificate
+from fragility.base.arrays import DEFAULT_BYTE_BUDGET, Floats, Integers
 from fragility.engines.lattice.whole import Block, WholeLattice, Workers, find_lattice
 from fragility.evidence import EvidenceRows
+from fragility.pages.wording import MINIMUM, NONE_AT_ALL, UNDECIDED, UPPER_BOUND
 from fragility.protocol import Protocol
-from fragility.search.blackbox import search_by_asking
-from fragility.search.found import Answers, name_groups
-from fragility.wording import MINIMUM, NONE_AT_ALL, UNDECIDED, UPPER_BOUND
+from fragility.questions.search.blackbox import search_by_asking
+from fragility.questions.search.found import Answers, name_groups
 
 MOST_TABULATED = 18  # live groups of a row whose subsets are all looked at: 2^18 of them take about 2 ms
 BUDGET = 500  # states per row that are asked for otherwise: all single groups and pairs of 31 groups

@@ -9,18 +9,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fragility.arrays import Booleans, Floats, Integers, is_count
 from fragility.auditing.auditor import Auditor
+from fragility.base.arrays import Booleans, Floats, Integers, is_count
+from fragility.base.errors import DataError
+from fragility.base.progress import Report, progress_bar
 from fragility.deciding.decisions import Decider
 from fragility.deciding.evaluation import MissingEvaluation, WithoutLine, calibrate_pairs, summarise_pairs
 from fragility.deciding.nearest import make_neighbours
 from fragility.deciding.values import DEFAULT_DRAWS, check_draws
-from fragility.errors import DataError
 from fragility.evidence.rows import rows_at
-from fragility.progress import Report, progress_bar
 from fragility.protocol import Protocol
+from fragility.questions.stress.stressors import Outages
 from fragility.scores import support_margin
-from fragility.stress.stressors import Outages
 
 MOST_SETS = 20
 MOST_TOGETHER = 5

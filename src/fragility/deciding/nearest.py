@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fragility.arrays import Floats, rows_within
-from fragility.canonical import is_missing, row_digests
+from fragility.base.arrays import Floats, rows_within
+from fragility.base.canonical import is_missing, row_digests
+from fragility.base.errors import Advice, DataError
 from fragility.deciding.values import JointValues
-from fragility.errors import Advice, DataError
 from fragility.evidence.fields import Field, date_text
 from fragility.evidence.rows import Rows, Scalar
 from fragility.models.decision import to_python

@@ -8,12 +8,11 @@ from typing import Any, overload
 
 import pandas as pd
 
-from fragility.certificates import Certificate, Certificates
+from fragility.audits import Certificate, Certificates
+from fragility.base.text import BriefRepr, escape_controls
 from fragility.models import ClassLabel
-from fragility.modes.stability import StabilityInterval, describe_intervals
-from fragility.saving import without_nan
-from fragility.text import BriefRepr, escape_controls
-from fragility.wording import (
+from fragility.pages.saving import without_nan
+from fragility.pages.wording import (
     NONE_AT_ALL,
     describe_acquire,
     describe_change,
@@ -22,6 +21,7 @@ from fragility.wording import (
     describe_standins,
     join_names,
 )
+from fragility.questions.modes.stability import StabilityInterval, describe_intervals
 
 PLAIN = (
     *("id", "decision", "confidence", "failing_sets_state", "failing_sets_exact", "failure_probability", "p_change"),

@@ -15,8 +15,8 @@ from contextlib import suppress
 import numpy as np
 import pandas as pd
 
-from fragility.arrays import Floats, Integers
-from fragility.errors import FragilityError
+from fragility.base.arrays import Floats, Integers
+from fragility.base.errors import FragilityError
 from fragility.evidence import EvidenceRows
 from fragility.evidence.fields import Field, is_categorical, type_of, value_like
 from fragility.evidence.modes import values_frame, weigh_values

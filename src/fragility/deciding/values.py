@@ -22,13 +22,13 @@ from functools import lru_cache
 import numpy as np
 from scipy import stats
 
-from fragility.arrays import Floats, Integers
-from fragility.errors import Advice, DataError, ProtocolError
+from fragility.base.arrays import Floats, Integers
+from fragility.base.errors import Advice, DataError, ProtocolError
 from fragility.evidence.modes import GroupValues
 from fragility.evidence.rows import Scalar, list_names
 from fragility.protocol import Protocol
-from fragility.reliability.sampling import REPLICATES, weigh_distinct
-from fragility.stress.draws import row_keys, uniforms
+from fragility.questions.reliability.sampling import REPLICATES, weigh_distinct
+from fragility.questions.stress.draws import row_keys, uniforms
 
 DEFAULT_DRAWS = 1024
 STREAM = "unknown fields"

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pandas as pd
 import scipy.sparse as sp
 
-from fragility.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats, Integers, rows_within
+from fragility.base.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats, Integers, rows_within
 from fragility.engines.trace import Progress, StatesAsked, Trace, original_confidence
 from fragility.evidence import STEP, EvidenceRows, Spared
 from fragility.evidence.agreement import original_class

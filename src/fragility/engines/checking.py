@@ -24,15 +24,15 @@ from typing import Any
 
 import numpy as np
 
-from fragility.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats, Integers, rows_within
+from fragility.base.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats, Integers, rows_within
+from fragility.base.errors import ModelError
+from fragility.base.ids import id_keys
 from fragility.engines.blackbox import row_keys, trace_blackbox
 from fragility.engines.trace import CONTRADICTED, UNPROMISED, Progress, StatesAsked, Trace, original_confidence
-from fragility.errors import ModelError
 from fragility.evidence import EvidenceRows, OwnRows, RowStates, Spared, blend
 from fragility.evidence.agreement import PROBABILITY_ROUNDING, ROUNDING, original_class
-from fragility.ids import id_keys
+from fragility.evidence.protocol_parts import operator_width
 from fragility.protocol import Protocol
-from fragility.protocol_parts import operator_width
 from fragility.scores import pseudo_logits, removal_order, support_margin
 
 BATCH_ROWS = 16384

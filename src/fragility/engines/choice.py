@@ -12,7 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fragility.arrays import MEBIBYTE, Booleans, Floats, Integers, rows_within
+from fragility.base.arrays import MEBIBYTE, Booleans, Floats, Integers, rows_within
+from fragility.base.errors import Advice, EngineError
+from fragility.base.libraries import family_of, is_torch_module, say_lacking, warn_once
 from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.blackbox import trace_blackbox
 from fragility.engines.checking import (
@@ -26,9 +28,7 @@ from fragility.engines.checking import (
 from fragility.engines.trace import Progress, Trace, Tracer
 from fragility.engines.trees.readers import READERS
 from fragility.engines.wrapped.combining import WRAPPERS
-from fragility.errors import Advice, EngineError
 from fragility.evidence import EvidenceRows, RowStates
-from fragility.libraries import family_of, is_torch_module, say_lacking, warn_once
 from fragility.protocol import Protocol
 
 SELF_CHECK_ROWS = 16

@@ -22,12 +22,12 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from fragility.arrays import MEBIBYTE, Booleans, Floats, Integers, rows_within
+from fragility.base.arrays import MEBIBYTE, Booleans, Floats, Integers, rows_within
+from fragility.base.errors import Advice, EngineError
+from fragility.base.libraries import family_of
 from fragility.engines.linear_traces import Link, choose_filling
 from fragility.engines.trace import Progress, StatesAsked, Trace, Tracer
-from fragility.errors import Advice, EngineError
 from fragility.evidence import EvidenceRows, RowStates
-from fragility.libraries import family_of
 from fragility.models import links
 from fragility.protocol import Protocol
 from fragility.scores import sigmoid_probabilities, softmax_probabilities

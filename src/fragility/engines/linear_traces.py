@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from fragility.arrays import Booleans, Floats, Integers
+from fragility.base.arrays import Booleans, Floats, Integers
 from fragility.engines.trace import StatesAsked, Trace, original_confidence
 from fragility.scores import (
     CLIP,

@@ -24,12 +24,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from fragility.arrays import Booleans, Floats
+from fragility.base.arrays import Booleans, Floats
+from fragility.base.errors import Advice, EngineError
+from fragility.base.libraries import family_of
 from fragility.engines.neural_states import Sizes, SplitNetwork, StatePlan, split_module, trace_states
 from fragility.engines.trace import Progress, StatesAsked, Trace, Tracer
-from fragility.errors import Advice, EngineError
 from fragility.evidence import EvidenceRows
-from fragility.libraries import family_of
 from fragility.models.links import Link
 from fragility.protocol import Protocol
 

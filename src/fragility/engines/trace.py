@@ -21,10 +21,10 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from fragility.arrays import Floats, Integers
+from fragility.base.arrays import Floats, Integers
 from fragility.evidence import EvidenceRows
+from fragility.evidence.protocol_parts import operator_width
 from fragility.protocol import Protocol
-from fragility.protocol_parts import operator_width
 from fragility.scores import Reading, reading_margin
 
 Progress: TypeAlias = Callable[[int, int], None]  # (rows done, rows in all)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fragility.arrays import Booleans, Integers
+from fragility.base.arrays import Booleans, Integers
 from fragility.evidence.fields import Field
 from fragility.evidence.rows import Rows
 

@@ -18,8 +18,8 @@ from sklearn.compose import ColumnTransformer
 from sklearn.pipeline import FeatureUnion, Pipeline
 from sklearn.utils import _safe_indexing
 
-from fragility.arrays import Booleans, Floats, Integers
-from fragility.errors import ModelError
+from fragility.base.arrays import Booleans, Floats, Integers
+from fragility.base.errors import ModelError
 from fragility.evidence.bound import EvidenceRows
 from fragility.evidence.codec import call_model, dense
 from fragility.evidence.rows import rows_at

@@ -15,9 +15,10 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 
-from fragility.arrays import Booleans, Floats
-from fragility.canonical import is_missing
-from fragility.errors import Advice, DataError, EvidenceError, FragilityError
+from fragility.base.arrays import Booleans, Floats
+from fragility.base.canonical import is_missing
+from fragility.base.errors import Advice, DataError, EvidenceError, FragilityError
+from fragility.base.schemas import KEY, OPTIONAL, AtLeastZero
 from fragility.evidence.binding import CONFIRM_ROWS, bind_fitting_rows
 from fragility.evidence.bound import Column, EvidenceRows, EvidenceSpace, Group, Space, to_floats
 from fragility.evidence.codec import dense, transform
@@ -26,7 +27,6 @@ from fragility.evidence.fitting import TrainingEvidence, are_whole, column_media
 from fragility.evidence.rows import Rows, Scalar, conform_rows, native_like, read_rows
 from fragility.models.adapter import Model
 from fragility.models.decision import to_python
-from fragility.schemas import KEY, OPTIONAL, AtLeastZero
 
 Units: TypeAlias = Literal["raw", "transformed"]
 UNITS: tuple[Units, ...] = ("raw", "transformed")

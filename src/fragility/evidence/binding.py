@@ -10,8 +10,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fragility.arrays import Booleans, Floats, Integers
-from fragility.errors import Advice, DataError, EvidenceError, FragilityError, ModelError, ProtocolError, first_line
+from fragility.base.arrays import Booleans, Floats, Integers
+from fragility.base.errors import (
+    Advice,
+    DataError,
+    EvidenceError,
+    FragilityError,
+    ModelError,
+    ProtocolError,
+    first_line,
+)
 from fragility.evidence.absence import find_absence
 from fragility.evidence.agreement import BATCH_ROWS, check_steady
 from fragility.evidence.bound import EvidenceRows, EvidenceSpace, to_floats

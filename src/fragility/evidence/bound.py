@@ -17,14 +17,14 @@ import numpy.typing as npt
 import pandas as pd
 import scipy.sparse as sp
 
-from fragility.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats, Integers, rows_within
+from fragility.base.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats, Integers, rows_within
+from fragility.base.schemas import AtLeastZero
+from fragility.base.text import BriefRepr
 from fragility.evidence.absence import Absence, Spared
 from fragility.evidence.fields import Field, Kind
 from fragility.evidence.rows import Rows, Scalar
 from fragility.models.adapter import Model
 from fragility.models.decision import ClassLabel, Decision
-from fragility.schemas import AtLeastZero
-from fragility.text import BriefRepr
 
 Space: TypeAlias = Literal["transformed", "raw"]
 SPACES: tuple[Space, ...] = ("transformed", "raw")

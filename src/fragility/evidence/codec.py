@@ -22,9 +22,9 @@ from sklearn.compose import ColumnTransformer
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer
 
-from fragility.arrays import Floats
-from fragility.canonical import WHOLE_BITS, beyond_doubles, is_missing
-from fragility.errors import Advice, DataError, EvidenceError, FragilityError, ModelError, first_line
+from fragility.base.arrays import Floats
+from fragility.base.canonical import WHOLE_BITS, beyond_doubles, is_missing
+from fragility.base.errors import Advice, DataError, EvidenceError, FragilityError, ModelError, first_line
 from fragility.evidence.bound import CellForm
 from fragility.evidence.fields import Field, is_categorical, kind_of, type_of, value_like
 from fragility.evidence.rows import Rows, Scalar, name_columns, native_like

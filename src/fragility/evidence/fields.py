@@ -15,8 +15,8 @@ from typing import Any, Literal, TypeAlias, get_args
 import numpy as np
 import pandas as pd
 
-from fragility.canonical import is_missing
-from fragility.errors import Advice, DataError
+from fragility.base.canonical import is_missing
+from fragility.base.errors import Advice, DataError
 from fragility.models.decision import to_python
 
 Kind: TypeAlias = Literal["numeric", "nominal"]

@@ -16,9 +16,9 @@ import pandas as pd
 import scipy.sparse as sp
 from sklearn.pipeline import Pipeline
 
-from fragility.arrays import Booleans, Floats
-from fragility.canonical import beyond_doubles
-from fragility.errors import Advice, DataError, EvidenceError, FragilityWarning
+from fragility.base.arrays import Booleans, Floats
+from fragility.base.canonical import beyond_doubles
+from fragility.base.errors import Advice, DataError, EvidenceError, FragilityWarning
 from fragility.evidence.bound import SPACES, InputColumn, Space
 from fragility.evidence.codec import answers_alike, dense, transform
 from fragility.evidence.fields import DTYPE, Field, Kind, is_categorical, kind_of, type_of

@@ -11,12 +11,12 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from fragility.errors import Advice, EvidenceError
+from fragility.base.errors import Advice, EvidenceError
+from fragility.base.files import read_json
 from fragility.evidence.fields import Kind
 from fragility.evidence.fitting import TrainingEvidence, round_digits
 from fragility.evidence.origins import Origin
 from fragility.evidence.rows import list_names
-from fragility.files import read_json
 
 GroupMap: TypeAlias = Mapping[str, str | Sequence[str]]
 

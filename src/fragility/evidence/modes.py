@@ -28,16 +28,16 @@ from typing import Annotated, Any
 import numpy as np
 import pandas as pd
 
-from fragility.arrays import Floats, is_number
-from fragility.canonical import is_missing, row_digests
-from fragility.errors import Advice, ProtocolError
+from fragility.base.arrays import Floats, is_number
+from fragility.base.canonical import is_missing, row_digests
+from fragility.base.errors import Advice, ProtocolError
+from fragility.base.schemas import Must, Positive, one_of, whole_between, write_document
+from fragility.base.text import BriefRepr
 from fragility.evidence.bound import Group
 from fragility.evidence.fields import Field, date_text, read_date, type_of, value_like
 from fragility.evidence.fitting import TrainingEvidence, whole_columns
 from fragility.evidence.rows import Scalar
 from fragility.models.decision import to_python
-from fragility.schemas import Must, Positive, one_of, whole_between, write_document
-from fragility.text import BriefRepr
 
 MODES = ("lost", "wrong", "noisy", "stale", "sentinel", "outage")
 DEFAULT_MODES = ("lost", "wrong", "noisy")

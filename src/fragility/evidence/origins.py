@@ -47,12 +47,12 @@ from sklearn.preprocessing import (
     TargetEncoder,
 )
 
-from fragility.arrays import Booleans, Integers
-from fragility.canonical import is_missing
-from fragility.errors import Advice, EvidenceError, ProtocolError, name_error
+from fragility.base.arrays import Booleans, Integers
+from fragility.base.canonical import is_missing
+from fragility.base.errors import Advice, EvidenceError, ProtocolError, name_error
+from fragility.base.libraries import library_of
 from fragility.evidence.bound import EvidenceSpace, InputColumn
 from fragility.evidence.rows import Rows, list_names, native_like
-from fragility.libraries import library_of
 from fragility.models.adapter import Model
 
 SAMPLE_ROWS = 64  # of which half have a missing cell, where there are such rows

@@ -15,8 +15,8 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 
-from fragility.arrays import Floats, Integers
-from fragility.canonical import beyond_doubles
+from fragility.base.arrays import Floats, Integers
+from fragility.base.canonical import beyond_doubles
 from fragility.evidence.absence import find_absence
 from fragility.evidence.binding import (
     RawLayout,

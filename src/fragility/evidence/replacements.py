@@ -16,9 +16,9 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import pandas as pd
 
-from fragility.arrays import Floats
-from fragility.canonical import is_missing
-from fragility.errors import FragilityError
+from fragility.base.arrays import Floats
+from fragility.base.canonical import is_missing
+from fragility.base.errors import FragilityError
 from fragility.evidence.bound import EvidenceSpace, to_floats
 from fragility.evidence.codec import dense, transform
 from fragility.evidence.fields import kind_of

@@ -15,8 +15,8 @@ import numpy.typing as npt
 import pandas as pd
 import scipy.sparse as sp
 
-from fragility.canonical import WHOLE_BITS, Texts, is_missing, refuse_surrogate, row_digests
-from fragility.errors import Advice, DataError
+from fragility.base.canonical import WHOLE_BITS, Texts, is_missing, refuse_surrogate, row_digests
+from fragility.base.errors import Advice, DataError
 from fragility.evidence.fields import TYPE_WORDS, Field, conform_column, has_type, type_of
 from fragility.models.adapter import Model
 from fragility.models.decision import to_python

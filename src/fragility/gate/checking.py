@@ -24,22 +24,22 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from fragility.analysis.policy import LabelledRows
+from fragility.audits import Audit, open_audit
+from fragility.audits.comparison import differences_between, list_differences
+from fragility.audits.measures import EXPOSED, read_whole
+from fragility.base.errors import Advice, DataError
+from fragility.base.files import write_text
+from fragility.base.schemas import Level, check_fields
+from fragility.base.text import BriefRepr
 from fragility.blocks.baselines.comparison import name_stability
-from fragility.certificates import Audit, open_audit
-from fragility.certificates.comparison import differences_between, list_differences
-from fragility.certificates.measures import EXPOSED, read_whole
-from fragility.errors import Advice, DataError
-from fragility.files import write_text
 from fragility.gate.estimates import RetrainedEstimates, compare_retrained
 from fragility.gate.measuring import AuditEvidence, choose_counting, cut_into_segments, prepare_estimator
 from fragility.gate.rules import PREDICTED, Rule, parse_rules, write_rules
 from fragility.gate.scales import ENTRIES, check_scales, check_written_for, read_scales
 from fragility.gate.verdicts import GateResult, Outcome, Verdict
-from fragility.policy import LabelledRows
-from fragility.schemas import Level, check_fields
+from fragility.questions.stress.labels import BrittleLabels
 from fragility.scores import EARLY
-from fragility.stress.labels import BrittleLabels
-from fragility.text import BriefRepr
 
 LARGEST_FILE = 1_000_000  # bytes of a rules file
 AnyAudit: TypeAlias = Audit | str | os.PathLike[str]

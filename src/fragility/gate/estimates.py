@@ -40,8 +40,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from fragility.arrays import Booleans, Floats
-from fragility.policy import upper_limit
+from fragility.analysis.policy import upper_limit
+from fragility.base.arrays import Booleans, Floats
 
 Keys = npt.NDArray[np.bytes_]
 

@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from fragility.arrays import Booleans, Integers
-from fragility.certificates import Audit
-from fragility.certificates.measures import Measure, label_rows, read_whole, settled_within, write_class
-from fragility.errors import Advice, CertificateError, DataError
+from fragility.analysis.policy import LabelledRows
+from fragility.analysis.segments import read_by, read_values, segment_rows
+from fragility.audits import Audit
+from fragility.audits.measures import Measure, label_rows, read_whole, settled_within, write_class
+from fragility.base.arrays import Booleans, Integers
+from fragility.base.errors import Advice, CertificateError, DataError
+from fragility.base.ids import RowLabels, id_keys
 from fragility.gate.estimates import Estimate, Keys, estimate_auroc, estimate_mean, estimate_share
 from fragility.gate.rules import PATH, PREDICTED, SETS, Rule
-from fragility.ids import RowLabels, id_keys
-from fragility.policy import LabelledRows
-from fragility.segments import read_by, read_values, segment_rows
 
 Estimator = Callable[[Booleans, float], Estimate]  # (n,) rows of a segment, level of the bounds
 

@@ -27,10 +27,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Literal
 
-from fragility.certificates.measures import AUROC, BRITTLE, LOST, RIGHT, Measure, exposed, flips_within
-from fragility.errors import DataError
+from fragility.audits.measures import AUROC, BRITTLE, LOST, RIGHT, Measure, exposed, flips_within
+from fragility.base.errors import DataError
+from fragility.base.schemas import FilledText, Level, Positive, Share, check_fields, one_of, read_document
 from fragility.evidence.modes import MODES
-from fragility.schemas import FilledText, Level, Positive, Share, check_fields, one_of, read_document
 from fragility.scores import EARLY
 
 PREDICTED = "predicted"  # segments by predicted class

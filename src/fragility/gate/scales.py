@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fragility.canonical import digest_of
-from fragility.certificates import Audit
-from fragility.errors import DataError
+from fragility.audits import Audit
+from fragility.base.canonical import digest_of
+from fragility.base.errors import DataError
 from fragility.gate.rules import Rule
 
 

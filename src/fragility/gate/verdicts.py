@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 from xml.etree import ElementTree
 
+from fragility.base.text import BriefRepr, escape_controls, replace_controls
 from fragility.gate.rules import PATH, SETS
-from fragility.saving import save_form, without_nan
-from fragility.text import BriefRepr, escape_controls, replace_controls
+from fragility.pages.saving import save_form, without_nan
 
 Outcome: TypeAlias = Literal["pass", "fail", "inconclusive"]
 FROM_ITSELF = (

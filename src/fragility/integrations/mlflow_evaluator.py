@@ -19,23 +19,23 @@ import pandas as pd
 from mlflow.models.evaluation import EvaluationArtifact, EvaluationResult, ModelEvaluator
 from mlflow.models.evaluation.artifacts import JsonEvaluationArtifact, TextEvaluationArtifact
 
-from fragility.arrays import is_number
 from fragility.auditing.pipeline import audit
-from fragility.certificates import Audit, Certificates
-from fragility.errors import DataError, FragilityError, FragilityWarning, ModelError, ProtocolError, name_error
+from fragility.audits import Audit, Certificates
+from fragility.base.arrays import is_number
+from fragility.base.errors import DataError, FragilityError, FragilityWarning, ModelError, ProtocolError, name_error
 from fragility.gate import Gate, GateResult
-from fragility.integrations.mlflow import PyfuncModel, digest_files, fetch_model, name_answers, read_answers
 from fragility.integrations.mlflow_logging import CERTIFICATES, GATE, NAME, PROTOCOL, REPORT, check_name, prepare_audit
 from fragility.models import ClassLabel, Model
 from fragility.models.loading import load_model
+from fragility.models.mlflow_store import PyfuncModel, digest_files, fetch_model, name_answers, read_answers
 from fragility.models.mlmodel import PYFUNC
 from fragility.models.signature import Signature, read_signature
 from fragility.protocol import Protocol
+from fragility.questions.stress.declaration import Stress
+from fragility.questions.stress.labels import label_brittle
+from fragility.questions.stress.stressors import Donor
 from fragility.report import Report, verify_command
-from fragility.stress.declaration import Stress
-from fragility.stress.labels import label_brittle
-from fragility.stress.stressors import Donor
-from fragility.tables import open_source
+from fragility.tables.sources import open_source
 
 CLASSIFIER = "classifier"
 UNWRAPPED = ("mlflow.sklearn", "mlflow.lightgbm", "mlflow.xgboost", "mlflow.catboost", "mlflow.pytorch")

@@ -21,19 +21,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fragility.certificates import Audit, Certificates, StoredAudit, open_audit
-from fragility.certificates.folder import MANIFEST_FILE, read_manifest
-from fragility.certificates.measures import BRITTLE
-from fragility.errors import DataError, first_line
+from fragility.analysis.policy import LabelledRows
+from fragility.audits import Audit, Certificates, StoredAudit, open_audit
+from fragility.audits.folder import MANIFEST_FILE, read_manifest
+from fragility.audits.measures import BRITTLE
+from fragility.base.errors import DataError, first_line
+from fragility.base.shares import Share, share_of
 from fragility.gate import GateResult
 from fragility.gate.estimates import Estimate
 from fragility.gate.measuring import AuditEvidence
-from fragility.integrations.mlflow import import_mlflow
-from fragility.intervals import Share, share_of
-from fragility.policy import LabelledRows
+from fragility.models.mlflow_store import import_mlflow
+from fragility.questions.stress.labels import BrittleLabels
 from fragility.report import Report, verify_command
 from fragility.report.summary import AuditNumbers
-from fragility.stress.labels import BrittleLabels
 from fragility.trust.signing import SIGNATURE_FILE
 
 NAME = "fragility"

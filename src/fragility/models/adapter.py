@@ -13,9 +13,10 @@ import pandas as pd
 import scipy.sparse as sp
 from sklearn.pipeline import Pipeline
 
-from fragility.arrays import Floats, Integers
-from fragility.errors import Advice, ModelError
-from fragility.libraries import family_of, is_torch_module, library_of
+from fragility.base.arrays import Floats, Integers
+from fragility.base.errors import Advice, ModelError
+from fragility.base.libraries import family_of, is_torch_module, library_of
+from fragility.base.text import BriefRepr
 from fragility.models.decision import ClassLabel, Decision, label_indices, to_python
 from fragility.models.fingerprint import Fingerprint, fingerprint
 from fragility.models.links import (
@@ -32,7 +33,6 @@ from fragility.models.links import (
 )
 from fragility.models.signature import Signature
 from fragility.models.wrappers import look_through, members, read_own_threshold, read_threshold, split_model
-from fragility.text import BriefRepr
 
 VOTE_AVERAGING = ("ForestClassifier", "BaggingClassifier")  # bases of scikit-learn's, also of imbalanced-learn's
 

@@ -18,9 +18,9 @@ from typing import Annotated, Any, TypeAlias
 import numpy as np
 import pandas as pd
 
-from fragility.arrays import Floats, Integers
-from fragility.errors import ProtocolError
-from fragility.schemas import Must, check_fields, named, write_document
+from fragility.base.arrays import Floats, Integers
+from fragility.base.errors import ProtocolError
+from fragility.base.schemas import Must, check_fields, named, write_document
 
 ClassLabel: TypeAlias = str | int | bool | float
 SMALLEST_THRESHOLD = 1e-9  # probabilities are clipped at 1e-12: nearer to 0 or 1 no decision would ever flip

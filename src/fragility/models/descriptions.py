@@ -33,7 +33,7 @@ import pandas as pd
 import scipy.sparse as sp
 from sklearn.utils import Bunch
 
-from fragility.libraries import family_of, is_genuine, is_torch_module, library_of
+from fragility.base.libraries import family_of, is_genuine, is_torch_module, library_of
 from fragility.models.wrappers import answers_for, own_threshold
 
 

@@ -15,8 +15,8 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any
 
-from fragility.canonical import DIGEST_PREFIX
-from fragility.libraries import libraries_of
+from fragility.base.canonical import DIGEST_PREFIX
+from fragility.base.libraries import libraries_of
 from fragility.models.descriptions import Parts, chunk, describe, plain
 
 

@@ -16,9 +16,9 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from sklearn.base import is_regressor
 
-from fragility.arrays import Floats
-from fragility.errors import PYTHON_OBJECT, Advice, ModelError
-from fragility.libraries import family_of, is_torch_module
+from fragility.base.arrays import Floats
+from fragility.base.errors import PYTHON_OBJECT, Advice, ModelError
+from fragility.base.libraries import family_of, is_torch_module
 from fragility.models.decision import ClassLabel
 from fragility.scores import sigmoid_probabilities, softmax_probabilities
 

@@ -21,13 +21,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fragility.errors import Advice, FragilityError, ModelError, name_error
-from fragility.files import MODEL, replacing, stored_size
-from fragility.integrations.mlflow import ADDRESSES, fetch_model, load_pyfunc
-from fragility.libraries import family_of, say_lacking
+from fragility.base.errors import Advice, FragilityError, ModelError, name_error
+from fragility.base.files import MODEL, replacing, stored_size
+from fragility.base.libraries import family_of, say_lacking
 from fragility.models.adapter import Model
 from fragility.models.decision import ClassLabel
 from fragility.models.links import OutputKind, type_name
+from fragility.models.mlflow_store import ADDRESSES, fetch_model, load_pyfunc
 from fragility.models.mlmodel import MLMODEL, PYFUNC, find_artefact
 from fragility.models.onnx_classifier import OnnxClassifier
 from fragility.models.onnx_graphs import GraphError
@@ -357,9 +357,8 @@ def _load_file(path: Path, kind: str, trust: bool) -> Any:
     if kind == ".onnx":
         return OnnxClassifier(path.read_bytes())
     if kind == ".safetensors":
-        return importlib.import_module("fragility.resmlp").ResMLPClassifier.load(
-            path
-        )  # needs torch, so only when asked
+        # One of our own estimators, from a room above: the door loads it, and torch, when it is asked for.
+        return importlib.import_module("fragility").ResMLPClassifier.load(path)
     import xgboost
 
     booster = xgboost.Booster()

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from fragility.errors import ModelError
-from fragility.files import NESTING
-from fragility.libraries import say_lacking
+from fragility.base.errors import ModelError
+from fragility.base.files import NESTING
+from fragility.base.libraries import say_lacking
 from fragility.models.signature import Signature, read_signature
 
 MLMODEL = "MLmodel"

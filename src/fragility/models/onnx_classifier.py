@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.utils.metaestimators import available_if
 
-from fragility.arrays import Floats
-from fragility.errors import Advice, DataError, ModelError, name_error
+from fragility.base.arrays import Floats
+from fragility.base.errors import Advice, DataError, ModelError, name_error
 from fragility.models.onnx_graphs import (
     BATCH_ROWS,
     LEAST_ROWS,

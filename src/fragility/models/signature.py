@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fragility.errors import ModelError
+from fragility.base.errors import ModelError
 
 # MLflow's scalar types, and in words what a column of each holds.
 TYPES = {

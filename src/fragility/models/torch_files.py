@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from fragility.arrays import Floats
-from fragility.errors import ModelError
-from fragility.libraries import say_lacking
+from fragility.base.arrays import Floats
+from fragility.base.errors import ModelError
+from fragility.base.libraries import say_lacking
 
 
 @dataclass(frozen=True, eq=False)

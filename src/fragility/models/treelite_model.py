@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from fragility.arrays import Floats, Integers
-from fragility.errors import ModelError
+from fragility.base.arrays import Floats, Integers
+from fragility.base.errors import ModelError
 
 LINKED = ("sigmoid", "softmax")
 AVERAGED = "identity_multiclass"  # of a forest: its leaves hold probabilities

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 from sklearn.model_selection._search import BaseSearchCV
 from sklearn.pipeline import Pipeline
 
-from fragility.errors import Advice, ModelError
-from fragility.libraries import family_of, is_genuine
+from fragility.base.errors import Advice, ModelError
+from fragility.base.libraries import family_of, is_genuine
 from fragility.models.decision import SMALLEST_THRESHOLD, ClassLabel, Decision
 
 THRESHOLD_CLASSIFIERS = ("FixedThresholdClassifier", "TunedThresholdClassifierCV")

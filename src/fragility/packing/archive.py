@@ -21,9 +21,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fragility.canonical import DIGEST_PREFIX, canonical_bytes
-from fragility.errors import CertificateError, DataError
-from fragility.files import JSON_LIMIT, parse_json, read_bounded, replacing
+from fragility.base.canonical import DIGEST_PREFIX, canonical_bytes
+from fragility.base.errors import CertificateError, DataError
+from fragility.base.files import JSON_LIMIT, parse_json, read_bounded, replacing
 
 FORMAT = "fragility-pack/1"
 PACK_FILE, SIGNATURE_FILE = "pack.json", "signature.dsse.json"

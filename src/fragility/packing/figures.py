@@ -17,11 +17,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from fragility.audits import Audit, AuditSummary
+from fragility.audits.measures import list_measures
+from fragility.base.errors import CertificateError
+from fragility.base.files import read_json
 from fragility.blocks.baselines.comparison import STABILITY_WORDS, Stability
-from fragility.certificates import Audit, AuditSummary
-from fragility.certificates.measures import list_measures
-from fragility.errors import CertificateError
-from fragility.files import read_json
 from fragility.packing.archive import NAME
 
 AUDIT, MANIFEST = "audit", "audit/manifest.json"

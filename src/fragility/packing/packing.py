@@ -13,16 +13,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fragility.arrays import is_number
+from fragility.audits import Audit, open_audit
+from fragility.audits.folder import manifest_bytes, read_document
+from fragility.audits.integrity import check_integrity
+from fragility.base.arrays import is_number
+from fragility.base.canonical import DIGEST_PREFIX, canonical_bytes, digest_bytes, encode, is_missing
+from fragility.base.envelopes import PAYLOAD_TYPE, Envelope, Statement, read_envelope, read_statement
+from fragility.base.errors import Advice, CertificateError, DataError, FragilityError, VerificationError
+from fragility.base.files import SIGNATURE, write_bytes
+from fragility.base.ids import IdSpan, id_text, say_unlabelled
 from fragility.blocks.checks import MALFORMED, Check
-from fragility.canonical import DIGEST_PREFIX, canonical_bytes, digest_bytes, encode, is_missing
-from fragility.certificates import Audit, open_audit
-from fragility.certificates.folder import manifest_bytes, read_document
-from fragility.certificates.integrity import check_integrity
-from fragility.envelopes import PAYLOAD_TYPE, Envelope, Statement, read_envelope, read_statement
-from fragility.errors import Advice, CertificateError, DataError, FragilityError, VerificationError
-from fragility.files import SIGNATURE, write_bytes
-from fragility.ids import IdSpan, id_text, say_unlabelled
 from fragility.packing.archive import (
     FORMAT,
     PACK_FILE,
@@ -49,16 +49,16 @@ from fragility.packing.sources import (
     list_sources,
     read_evidence,
 )
+from fragility.pages.wording import join_names
 from fragility.parity import ModelParity
-from fragility.reliability.outcomes import FailureProbability
-from fragility.stress.labels import BrittleLabels
+from fragility.questions.reliability.outcomes import FailureProbability
+from fragility.questions.stress.labels import BrittleLabels
 from fragility.trust.keys import is_signed_by, load_private_key, load_public_key, public_pem, with_signature
 from fragility.trust.signing import sign
 from fragility.verification.outcome import Outcome
 from fragility.version import __version__
-from fragility.wording import join_names
 
-PREDICATE = "https://fragility.invalid/pack/v1"  # a name, as those of fragility.envelopes
+PREDICATE = "https://fragility.invalid/pack/v1"  # a name, as those of fragility.base.envelopes
 HOLDS = "the pack holds: its figures and pages follow from its sources"
 HOLDS_AS_SIGNED = "the pack holds: its figures follow from its sources, and its pages are those that were signed"
 VERIFIES = "fragility verify recomputes certificates, from the model and the rows"

@@ -9,6 +9,7 @@ from importlib.resources import files
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
+from fragility.base.text import replace_controls
 from fragility.blocks.baselines.comparison import name_stability
 from fragility.packing.figures import AUDIT, LABELS, RELIABILITY, VERDICTS, Figure, describe_source, list_parities
 from fragility.packing.guidance import FRAMEWORKS, Finding
@@ -26,9 +27,8 @@ from fragility.packing.sources import (
     VERDICTS_TEXT,
     Evidence,
 )
+from fragility.pages.wording import write_count
 from fragility.report.rendering import escape_markdown, escape_paragraph, render_document
-from fragility.text import replace_controls
-from fragility.wording import write_count
 
 GENERATOR = "fragility pack"
 BIG = ("rows", "confident", "flips_after_one", "flips_early", "accuracy", "lost", "gate")

@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from fragility.certificates import Audit, StoredAudit, open_audit
-from fragility.certificates.folder import MANIFEST_FILE, read_manifest
-from fragility.certificates.parts import decode_table
-from fragility.envelopes import read_envelope
-from fragility.errors import CertificateError, DataError, VerificationError
-from fragility.files import read_bounded, read_json
+from fragility.audits import Audit, StoredAudit, open_audit
+from fragility.audits.folder import MANIFEST_FILE, read_manifest
+from fragility.audits.parts import decode_table
+from fragility.base.envelopes import read_envelope
+from fragility.base.errors import CertificateError, DataError, VerificationError
+from fragility.base.files import read_bounded, read_json
+from fragility.base.ids import id_text
 from fragility.gate import Gate, GateResult
-from fragility.ids import id_text
 from fragility.packing.figures import (
     AUDIT,
     LABELS,
@@ -32,7 +32,7 @@ from fragility.packing.figures import (
     list_parities,
 )
 from fragility.parity import ModelParity
-from fragility.reliability.outcomes import FailureProbability
+from fragility.questions.reliability.outcomes import FailureProbability
 from fragility.scores import CONFIDENT
 from fragility.trust.keys import load_public_key
 from fragility.trust.signing import SIGNATURE_FILE, verify_signature

@@ -17,10 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from fragility.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats, Integers, is_count, is_number, rows_within
-from fragility.canonical import is_missing
+from fragility.base.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats, Integers, is_count, is_number, rows_within
+from fragility.base.canonical import is_missing
+from fragility.base.errors import DataError, ModelError
+from fragility.base.progress import progress_bar
 from fragility.engines.blackbox import distinct_rows
-from fragility.errors import DataError, ModelError
 from fragility.evidence.binding import RawLayout
 from fragility.evidence.fields import date_text
 from fragility.evidence.replacements import value_text
@@ -31,7 +32,6 @@ from fragility.parity.counting import Candidate, Change, Count, Counts, Outcome
 from fragility.parity.pairing import Artefact, Pair, pair_models
 from fragility.parity.result import CLEAN, ModelAnswer, ModelParity, ParityExample
 from fragility.parity.states import REMEDY, Block, StateList, find_changed, read_protocol
-from fragility.progress import progress_bar
 from fragility.protocol import Protocol
 from fragility.scores import predicted_class, reading_margin, removal_order, sigmoid_probabilities, support_margin
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fragility.arrays import Booleans, Floats, Integers
+from fragility.base.arrays import Booleans, Floats, Integers
 from fragility.evidence.binding import RawLayout
 from fragility.parity.result import CLEAN, KINDS, Gaps, KindParity, Reveal
 

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fragility.arrays import Floats, Integers
-from fragility.errors import DataError, ModelError, name_error
+from fragility.base.arrays import Floats, Integers
+from fragility.base.errors import DataError, ModelError, name_error
 from fragility.evidence.binding import CONFIRM_ROWS, confirm_answers
 from fragility.evidence.rows import Rows, column_names, list_names, read_rows
 from fragility.models import Decision, Model

@@ -15,21 +15,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fragility.arrays import Booleans, Floats, Integers
-from fragility.errors import EvidenceError, FragilityError, ModelError, ProtocolError
+from fragility.base.arrays import Booleans, Floats, Integers
+from fragility.base.errors import EvidenceError, FragilityError, ModelError, ProtocolError
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.evidence.absence import find_absence
 from fragility.evidence.baselines import with_values
 from fragility.evidence.binding import RawLayout
 from fragility.evidence.modes import NOISE_DIRECTIONS, NOISE_STEPS
+from fragility.evidence.protocol_parts import operator_width
 from fragility.evidence.replacements import find_replacements, value_text
 from fragility.evidence.rows import Rows, conform_rows
 from fragility.models import Model
-from fragility.modes.losses import Plan, noisy_columns
 from fragility.parity.counting import Change
 from fragility.parity.pairing import Artefact
 from fragility.protocol import Protocol
-from fragility.protocol_parts import operator_width
+from fragility.questions.modes.losses import Plan, noisy_columns
 
 PATH = "the path"
 REMEDY = "give it rows that it takes, or wrap it in a function that turns them into its input"

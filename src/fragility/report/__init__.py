@@ -1,6 +1,6 @@
 """The report on one or several audits: a summary of plain numbers, and its renderings as HTML, Markdown and JSON."""
 
-from fragility.certificates import Audit
+from fragility.audits import Audit
 from fragility.report.document import REPORT_FILE, SUFFIXES, Report, is_report, save_beside, verify_command
 from fragility.report.inputs import GivenRows
 from fragility.report.summary import ReportSummary

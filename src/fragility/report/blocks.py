@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
-from fragility.drawing.svg import draw_share_bar
-from fragility.wording import write_part
+from fragility.pages.svg import draw_share_bar
+from fragility.pages.wording import write_part
 
 
 class Text(NamedTuple):

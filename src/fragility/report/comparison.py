@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from fragility.certificates.comparison import list_differences
-from fragility.drawing.svg import draw_paired_shares
-from fragility.report.blocks import Block, Figure, Lead, Notice, Section, Table, Text
-from fragility.report.figures import show_shares
-from fragility.report.modes import compare_modes
-from fragility.report.summary import AuditNumbers, Compared, PairedAudits, ReportSummary
-from fragility.wording import (
+from fragility.audits.comparison import list_differences
+from fragility.pages.svg import draw_paired_shares
+from fragility.pages.wording import (
     shorten_name,
     write_count,
     write_difference,
@@ -19,6 +15,10 @@ from fragility.wording import (
     write_points_interval,
     write_share,
 )
+from fragility.report.blocks import Block, Figure, Lead, Notice, Section, Table, Text
+from fragility.report.figures import show_shares
+from fragility.report.modes import compare_modes
+from fragility.report.summary import AuditNumbers, Compared, PairedAudits, ReportSummary
 
 COMPARED = {
     "early": "confident predictions that flip early",

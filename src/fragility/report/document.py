@@ -12,20 +12,20 @@ from typing import Any
 
 import pyarrow as pa
 
-from fragility.certificates import Audit
-from fragility.errors import DataError
-from fragility.files import write_text
+from fragility.analysis.segments import ByColumn
+from fragility.audits import Audit
+from fragility.base.errors import DataError
+from fragility.base.files import write_text
+from fragility.base.text import replace_controls
+from fragility.pages.saving import checked_suffix
 from fragility.parity import ModelParity
-from fragility.reliability.outcomes import FailureProbability
+from fragility.questions.reliability.outcomes import FailureProbability
+from fragility.questions.stress.labels import BrittleLabels
 from fragility.report.gathering import ReportedAudit, Settings, summarise
 from fragility.report.inputs import GivenRows
 from fragility.report.rendering import MARKER, render_fragment, render_html, render_markdown
 from fragility.report.summary import Byline, ReportSummary
-from fragility.saving import checked_suffix
 from fragility.scores import CONFIDENT
-from fragility.segments import ByColumn
-from fragility.stress.labels import BrittleLabels
-from fragility.text import replace_controls
 
 REPORT_FILE = "report.html"
 SUFFIXES = (".html", ".md", ".json")

@@ -6,15 +6,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import astuple
 
-import fragility.drawing.svg as svg
-from fragility.drawing.curve import MarginCurve, draw_curve_svg
-from fragility.drawing.svg import ACCENT, FLIP, FLIP_TEXT, LEFT, QUIET, RIGHT, WIDTH, Scale
-from fragility.intervals import Share
+import fragility.pages.svg as svg
+from fragility.base.shares import Share
+from fragility.base.text import shorten
+from fragility.pages.curve import MarginCurve, draw_curve_svg
+from fragility.pages.svg import ACCENT, FLIP, FLIP_TEXT, LEFT, QUIET, RIGHT, WIDTH, Scale
+from fragility.pages.wording import describe_curve, write_interval, write_known_part, write_percent
 from fragility.report.blocks import Figure, Table
 from fragility.report.sentences import describe_case
 from fragility.report.summary import AuditNumbers, Case, Loss, ModeNumbers, Quartiles, ReviewView, SetNumbers
-from fragility.text import shorten
-from fragility.wording import describe_curve, write_interval, write_known_part, write_percent
 
 MIDDLE = (LEFT + RIGHT) / 2
 SHOWN_STEPS = 10

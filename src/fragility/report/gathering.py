@@ -19,26 +19,26 @@ import pandas as pd
 import pyarrow as pa
 
 import fragility.report.summary as summary
-from fragility.arrays import Floats, Integers
+from fragility.analysis.segments import ByColumn, Coded, SegmentTally, read_by, segment_rows
+from fragility.audits import Audit, BaselineComparison, ModesDeclaration
+from fragility.audits.comparison import differences_between, rows_by_id
+from fragility.audits.measures import label_rows, settled_within
+from fragility.base.arrays import Floats, Integers
+from fragility.base.errors import DataError
+from fragility.base.shares import Share, difference_of, normal_quantile, paired_difference, share_of
 from fragility.blocks.baselines.comparison import name_stability
 from fragility.blocks.claims import present_path
 from fragility.blocks.modes import costs_of_row
-from fragility.certificates import Audit, BaselineComparison, ModesDeclaration
-from fragility.certificates.comparison import differences_between, rows_by_id
-from fragility.certificates.measures import label_rows, settled_within
-from fragility.errors import DataError
 from fragility.evidence.replacements import Replacement, find_replacements
-from fragility.intervals import Share, difference_of, normal_quantile, paired_difference, share_of
 from fragility.models import Model
 from fragility.parity import ModelParity
 from fragility.protocol import Protocol
-from fragility.reliability.outcomes import FailureProbability
+from fragility.questions.reliability.outcomes import FailureProbability
+from fragility.questions.stress.labels import BrittleLabels
 from fragility.report.inputs import GivenRows, LabelTally, add_values, read_brittle
 from fragility.report.summary import AuditNumbers
 from fragility.report.tally import Row, SetTally, read_pieces
 from fragility.scores import EARLY
-from fragility.segments import ByColumn, Coded, SegmentTally, read_by, segment_rows
-from fragility.stress.labels import BrittleLabels
 
 ALPHA = 0.05
 EXPOSED_SHARE = 0.2  # the exposed corner: the most exposed fifth of the confident predictions

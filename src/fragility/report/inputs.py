@@ -19,23 +19,23 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from fragility.arrays import Booleans, Floats
-from fragility.certificates import Audit
-from fragility.certificates.measures import write_class
-from fragility.errors import Advice, DataError
+from fragility.analysis.policy import STARTS, LabelledRows, fit_rule
+from fragility.analysis.segments import PART_ROWS, RowValues, read_values
+from fragility.audits import Audit
+from fragility.audits.measures import write_class
+from fragility.base.arrays import Booleans, Floats
+from fragility.base.errors import Advice, DataError
+from fragility.base.ids import GIVE_AUDITED, RowLabels, SeenIds, check_same_rows, id_keys, id_text
+from fragility.base.merkle import packed_root
+from fragility.base.shares import Share, difference_of, share_of
 from fragility.evidence.replacements import SAMPLE, Replacement, find_replacements, value_text
 from fragility.evidence.rows import input_row_digests, read_rows
-from fragility.ids import GIVE_AUDITED, RowLabels, SeenIds, check_same_rows, id_keys, id_text
-from fragility.intervals import Share, difference_of, share_of
-from fragility.merkle import packed_root
 from fragility.models import Model
-from fragility.policy import STARTS, LabelledRows, fit_rule
+from fragility.pages.saving import without_nan
 from fragility.protocol import Protocol
+from fragility.questions.stress.labels import BrittleLabels
 from fragility.report.summary import Accuracy, Case, FieldValue, ReviewView
 from fragility.report.tally import Piece, count_first
-from fragility.saving import without_nan
-from fragility.segments import PART_ROWS, RowValues, read_values
-from fragility.stress.labels import BrittleLabels
 
 FIFTHS = 5
 POLICY_CONFIDENCE = 0.95

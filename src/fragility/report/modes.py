@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fragility.drawing.svg import draw_paired_shares, draw_share_bar, draw_shares
-from fragility.modes.stability import describe_intervals
-from fragility.report.blocks import Block, Cell, Facts, Figure, Section, Table, Text
-from fragility.report.figures import draw_exposure
-from fragility.report.sentences import count_focus, name_focus
-from fragility.report.summary import AuditNumbers, Case, ModeNumbers, ModesNumbers, SetNumbers
-from fragility.wording import (
+from fragility.pages.svg import draw_paired_shares, draw_share_bar, draw_shares
+from fragility.pages.wording import (
     MODE_MEANINGS,
     MODE_WORDS,
     describe_mode,
@@ -22,6 +17,11 @@ from fragility.wording import (
     write_percent,
     write_share,
 )
+from fragility.questions.modes.stability import describe_intervals
+from fragility.report.blocks import Block, Cell, Facts, Figure, Section, Table, Text
+from fragility.report.figures import draw_exposure
+from fragility.report.sentences import count_focus, name_focus
+from fragility.report.summary import AuditNumbers, Case, ModeNumbers, ModesNumbers, SetNumbers
 
 SHOWN_UNITS = 10
 MEASURE = "are flipped by the failure of one unit with a chance over one half"

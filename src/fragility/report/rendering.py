@@ -16,6 +16,7 @@ from importlib.resources import files
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
+from fragility.base.text import replace_controls
 from fragility.report.blocks import (
     Block,
     Cases,
@@ -33,7 +34,6 @@ from fragility.report.blocks import (
 from fragility.report.sections import list_sections
 from fragility.report.sentences import write_byline, write_title
 from fragility.report.summary import ReportSummary
-from fragility.text import replace_controls
 
 MARKER = '<meta name="generator" content="fragility report">'  # of a file that a later report may replace
 # An underscore inside a word is no emphasis, and names of fields are full of them.

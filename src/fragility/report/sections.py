@@ -7,8 +7,25 @@ from collections.abc import Sequence
 
 import fragility.report.figures as figures
 import fragility.report.sentences as sentences
-from fragility.drawing.svg import draw_fifths, draw_share_bar, draw_shares
-from fragility.intervals import share_of
+from fragility.analysis.segments import SegmentShares
+from fragility.base.shares import share_of
+from fragility.base.text import shorten
+from fragility.pages.svg import draw_fifths, draw_share_bar, draw_shares
+from fragility.pages.wording import (
+    GLOSSARY,
+    LOSS_NAMES,
+    describe_expected_loss,
+    describe_first_group,
+    describe_operator,
+    describe_replacement,
+    join_names,
+    shorten_name,
+    write_count,
+    write_interval,
+    write_known,
+    write_part,
+    write_percent,
+)
 from fragility.report.blocks import (
     Block,
     Cases,
@@ -32,23 +49,6 @@ from fragility.report.parity import show_parities
 from fragility.report.sentences import count_focus, name_all, name_focus, name_limit
 from fragility.report.summary import AuditNumbers, Case, Dependence, GroupRole, ReliabilityNumbers, ReportSummary
 from fragility.report.tally import count_first
-from fragility.segments import SegmentShares
-from fragility.text import shorten
-from fragility.wording import (
-    GLOSSARY,
-    LOSS_NAMES,
-    describe_expected_loss,
-    describe_first_group,
-    describe_operator,
-    describe_replacement,
-    join_names,
-    shorten_name,
-    write_count,
-    write_interval,
-    write_known,
-    write_part,
-    write_percent,
-)
 
 SHOWN_IN_PICTURE = 4
 SHOWN_GROUPS = 12

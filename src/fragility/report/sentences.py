@@ -4,19 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fragility.analysis.segments import SegmentNumbers, SegmentShares
 from fragility.blocks.baselines.comparison import Stability, describe_under_all
-from fragility.report.summary import (
-    Accuracy,
-    AuditNumbers,
-    Case,
-    Dependence,
-    LatticeNumbers,
-    ReportSummary,
-    ReviewView,
-    WorstSegment,
-)
-from fragility.segments import SegmentNumbers, SegmentShares
-from fragility.wording import (
+from fragility.pages.wording import (
     describe_artificial,
     describe_counting,
     describe_failure,
@@ -40,6 +30,16 @@ from fragility.wording import (
     write_part,
     write_percent,
     write_share,
+)
+from fragility.report.summary import (
+    Accuracy,
+    AuditNumbers,
+    Case,
+    Dependence,
+    LatticeNumbers,
+    ReportSummary,
+    ReviewView,
+    WorstSegment,
 )
 
 SHOWN_ROWS = 20

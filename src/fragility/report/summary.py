@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from fragility.analysis.segments import SegmentShares
+from fragility.audits.comparison import SettingDifference
+from fragility.base.shares import Difference, Share
+from fragility.base.text import BriefRepr
 from fragility.blocks.baselines.comparison import BaselineAgreement, Stability
-from fragility.certificates.comparison import SettingDifference
-from fragility.intervals import Difference, Share
-from fragility.modes.stability import StabilityInterval
+from fragility.pages.saving import without_nan
 from fragility.parity import ModelParity
-from fragility.saving import without_nan
-from fragility.segments import SegmentShares
-from fragility.text import BriefRepr
+from fragility.questions.modes.stability import StabilityInterval
 
 FORMAT = "fragility-report/1"
 FEWEST_IN_A_FIFTH = 5

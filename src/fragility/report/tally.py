@@ -19,14 +19,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import fragility.report.summary as summary
-from fragility.arrays import Booleans, Floats, Integers
+from fragility.audits import Audit, ModesDeclaration
+from fragility.audits.flips import FlipBounds, bound_flips, find_single_losses
+from fragility.audits.measures import SEARCHED, list_measures
+from fragility.audits.tally import Average, Tally
+from fragility.base.arrays import Booleans, Floats, Integers
+from fragility.base.shares import share_of
 from fragility.blocks.claims import indices_of
 from fragility.blocks.modes import modes_claims_of
-from fragility.certificates import Audit, ModesDeclaration
-from fragility.certificates.flips import FlipBounds, bound_flips, find_single_losses
-from fragility.certificates.measures import SEARCHED, list_measures
-from fragility.certificates.tally import Average, Tally
-from fragility.intervals import share_of
 from fragility.report.summary import Quartiles
 from fragility.scores import EPSILON
 

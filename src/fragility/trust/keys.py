@@ -10,10 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fragility.envelopes import Envelope, Signature
-from fragility.errors import VerificationError
-from fragility.files import read_bounded
-from fragility.libraries import say_lacking
+from fragility.base.envelopes import Envelope, Signature
+from fragility.base.errors import VerificationError
+from fragility.base.files import read_bounded
+from fragility.base.libraries import say_lacking
 
 KEY_LIMIT = 2**20
 PUBLIC_SUFFIX = ".pub"

@@ -15,6 +15,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from fragility.audits import Audit, Claims, open_audit
+from fragility.audits.folder import read_document
+from fragility.audits.manifest import check_classes, identical, is_digest
+from fragility.base.canonical import digest_of
+from fragility.base.errors import Advice, CertificateError, FragilityError, VerificationError
+from fragility.base.files import parse_json, write_text
+from fragility.base.merkle import inclusion_proof, root_from_proof
 from fragility.blocks.checks import MALFORMED, Check
 from fragility.blocks.claims import (
     claims_of,
@@ -25,13 +32,6 @@ from fragility.blocks.claims import (
     row_digests,
     schema_of,
 )
-from fragility.canonical import digest_of
-from fragility.certificates import Audit, Claims, open_audit
-from fragility.certificates.folder import read_document
-from fragility.certificates.manifest import check_classes, identical, is_digest
-from fragility.errors import Advice, CertificateError, FragilityError, VerificationError
-from fragility.files import parse_json, write_text
-from fragility.merkle import inclusion_proof, root_from_proof
 from fragility.protocol import Protocol
 from fragility.trust.signing import signed_predicate
 from fragility.verification.outcome import Outcome

@@ -1,7 +1,7 @@
 """Signatures: who stands behind an audit, or behind a protocol before there is an audit.
 
-What is signed is an in-toto Statement v1 in a DSSE envelope (``fragility.envelopes``), with Ed25519, offline. Whoever
-verifies makes the statement anew from the folder and compares it with the one signed: nothing in it is believed.
+What is signed is an in-toto Statement v1 in a DSSE envelope (``fragility.base.envelopes``), with Ed25519, offline.
+Whoever verifies makes the statement anew from the folder and compares it with the one signed: nothing is believed.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fragility.blocks.checks import Check
-from fragility.canonical import DIGEST_PREFIX, digest_bytes
-from fragility.certificates import Audit, open_audit
-from fragility.certificates.folder import MANIFEST_FILE, manifest_bytes, read_document
-from fragility.certificates.integrity import check_integrity
-from fragility.certificates.manifest import identical
-from fragility.envelopes import (
+from fragility.audits import Audit, open_audit
+from fragility.audits.folder import MANIFEST_FILE, manifest_bytes, read_document
+from fragility.audits.integrity import check_integrity
+from fragility.audits.manifest import identical
+from fragility.base.canonical import DIGEST_PREFIX, digest_bytes
+from fragility.base.envelopes import (
     CERTIFICATES_PREDICATE,
     PAYLOAD_TYPE,
     PROTOCOL_PREDICATE,
@@ -26,8 +25,9 @@ from fragility.envelopes import (
     read_envelope,
     read_statement,
 )
-from fragility.errors import CertificateError, FragilityError, VerificationError
-from fragility.files import SIGNATURE, write_bytes
+from fragility.base.errors import CertificateError, FragilityError, VerificationError
+from fragility.base.files import SIGNATURE, write_bytes
+from fragility.blocks.checks import Check
 from fragility.protocol import Protocol
 from fragility.trust.keys import is_signed_by, load_private_key, load_public_key, with_signature
 from fragility.verification.outcome import Outcome

@@ -23,21 +23,21 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from fragility.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats, Integers
+from fragility.audits import IntervalsDeclaration
+from fragility.base.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats, Integers
 from fragility.blocks.checks import Check, Difference, Recheck
 from fragility.blocks.intervals.making import search_intervals, write_intervals
 from fragility.blocks.intervals.values import IntervalsClaims, intervals_claims_of, write_json
-from fragility.certificates import IntervalsDeclaration
 from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.choice import never_reads, refusal
 from fragility.evidence import EvidenceRows
 from fragility.evidence.modes import values_frame
 from fragility.evidence.origins import Origin
-from fragility.modes.intervals import bind_estimator, choose_fields, search_fields
-from fragility.modes.searching import EXACT_ENGINES, Axis, Question, Search
-from fragility.modes.stability import NominalStability, StabilityIntervals, to_number
+from fragility.pages.wording import BRACKETED, EXACT
 from fragility.protocol import Protocol
-from fragility.wording import BRACKETED, EXACT
+from fragility.questions.modes.intervals import bind_estimator, choose_fields, search_fields
+from fragility.questions.modes.searching import EXACT_ENGINES, Axis, Question, Search
+from fragility.questions.modes.stability import NominalStability, StabilityIntervals, to_number
 
 DRAWN_VALUES = 4  # inside each exact interval
 ASKED_VALUES = 1024  # of a field: at most so many are asked one by one where an engine is not available

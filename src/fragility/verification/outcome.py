@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from fragility.base.text import BriefRepr, escape_controls
 from fragility.blocks.checks import Check, describe_checks
-from fragility.text import BriefRepr, escape_controls
 
 NOT_FITTED = "that the protocol is fitted on training rows"
 FORGED_SHARE = 0.01  # the share of forged rows for which the chance to escape a sample is told

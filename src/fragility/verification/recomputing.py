@@ -16,34 +16,34 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fragility.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats
 from fragility.auditing.baselines import bound_under
 from fragility.auditing.certifying import PartAuditor
+from fragility.audits import Claims, LatticeDeclaration
+from fragility.audits.integrity import audit_context
+from fragility.audits.manifest import Tolerance
+from fragility.base.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats
+from fragility.base.errors import EngineError
+from fragility.base.libraries import say_lacking
 from fragility.blocks.checks import Check, Difference, Recheck, find_differences
 from fragility.blocks.claims import PER_STEP, claims_from, digest_text, field_names, row_digests
 from fragility.blocks.lattice.making import add_chances, claims_of_sets, failures_of, lattice_of_rows
 from fragility.blocks.lattice.values import FAILURE_FIELDS, LatticeClaims, lattice_claims_of
 from fragility.blocks.modes import modes_claims_of
-from fragility.certificates import Claims, LatticeDeclaration
-from fragility.certificates.integrity import audit_context
-from fragility.certificates.manifest import Tolerance
 from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.blackbox import trace_blackbox
 from fragility.engines.checking import check_steady_states
 from fragility.engines.choice import never_reads, refusal
 from fragility.engines.lattice.additive import FlipRule
 from fragility.engines.lattice.whole import find_lattice, never_searches, row_blocks
-from fragility.errors import EngineError
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.evidence.agreement import OtherBatches, with_ties_settled
-from fragility.libraries import say_lacking
-from fragility.modes.losses import ModeLosses, losses_of_rows
+from fragility.pages.wording import MINIMUM, NONE_AT_ALL, join_names, none_up_to
 from fragility.protocol import Protocol
-from fragility.reliability.failure import failure_of_rows
+from fragility.questions.modes.losses import ModeLosses, losses_of_rows
+from fragility.questions.reliability.failure import failure_of_rows
+from fragility.questions.search import failing_sets_of_rows
+from fragility.questions.search.blackbox import live_groups
 from fragility.scores import EPSILON
-from fragility.search import failing_sets_of_rows
-from fragility.search.blackbox import live_groups
-from fragility.wording import MINIMUM, NONE_AT_ALL, join_names, none_up_to
 
 EXACT = ("predicted", "flip_budget", "flipped", "thresholds", "path", "path_predicted", "already_missing")
 ASKED_ALONE = 32  # states that the model is asked about one by one

@@ -10,9 +10,9 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+from fragility.audits.manifest import identical
+from fragility.base.errors import Advice, FragilityError, VerificationError
 from fragility.blocks.checks import Check, Difference
-from fragility.certificates.manifest import identical
-from fragility.errors import Advice, FragilityError, VerificationError
 from fragility.evidence.modes import JOINT_FIELDS
 from fragility.models import Model
 from fragility.protocol import Protocol

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fragility.arrays import Floats
+from fragility.base.arrays import Floats
+from fragility.base.errors import FragilityError
 from fragility.blocks.checks import Difference
-from fragility.errors import FragilityError
 from fragility.evidence import EvidenceRows
 from fragility.evidence.bound import to_floats
 from fragility.evidence.fields import Field

@@ -33,12 +33,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fragility.arrays import Booleans, Integers
-from fragility.blocks.checks import Check, Difference
-from fragility.blocks.choice import compare_ids, with_content
-from fragility.blocks.claims import digest_text
-from fragility.certificates import Audit
-from fragility.certificates.integrity import (
+from fragility.audits import Audit
+from fragility.audits.integrity import (
     LoadedAudit,
     check_digests,
     check_equality,
@@ -48,19 +44,23 @@ from fragility.certificates.integrity import (
     describe_choice,
     load_audit,
 )
-from fragility.certificates.parts import PART_ROWS
+from fragility.audits.parts import PART_ROWS
+from fragility.base.arrays import Booleans, Integers
+from fragility.base.errors import Advice, FragilityError, ProtocolError, VerificationError
+from fragility.base.ids import IdSpan, id_text, say_other_rows
+from fragility.base.merkle import packed_root
+from fragility.base.progress import Report, progress_bar
+from fragility.blocks.checks import Check, Difference
+from fragility.blocks.choice import compare_ids, with_content
+from fragility.blocks.claims import digest_text
 from fragility.engines.choice import never_reads
-from fragility.errors import Advice, FragilityError, ProtocolError, VerificationError
 from fragility.evidence import EvidenceRows
 from fragility.evidence.agreement import OtherBatches, with_ties_settled
 from fragility.evidence.baselines import find_admitted
 from fragility.evidence.rows import content_keys, input_row_digests
-from fragility.ids import IdSpan, id_text, say_other_rows
-from fragility.merkle import packed_root
 from fragility.models import Model
-from fragility.progress import Report, progress_bar
 from fragility.protocol import Protocol, bind
-from fragility.tables import RowSource
+from fragility.tables.sources import RowSource
 from fragility.verification.intervals import IntervalsRecheck
 from fragility.verification.outcome import NOT_FITTED, Verification
 from fragility.verification.recomputing import BaselineRecheck, ClaimRecheck, LatticeRecheck, ModesRecheck

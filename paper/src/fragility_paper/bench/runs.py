@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from sklearn.datasets import make_classification
 
-from fragility.errors import ModelError
+from fragility.base.errors import ModelError
 from fragility_paper.bench.costs import Bench, Cost, cost_of
 from fragility_paper.bench.models import MODELS, lightgbm, xgboost
 from fragility_paper.bench.streaming import measured, prepare

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from fragility.base.errors import DataError
 from fragility.cli.terminal import note
-from fragility.errors import DataError
 from fragility_paper.bench import MODELS
 from fragility_paper.bench.goals import Sizes, run_goals
 from fragility_paper.bench.report import markdown, report, save_report

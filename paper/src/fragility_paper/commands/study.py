@@ -9,8 +9,8 @@ from typing import Annotated
 import pandas as pd
 import typer
 
+from fragility.base.errors import DataError
 from fragility.cli.terminal import err, out
-from fragility.errors import DataError
 from fragility_paper.baseline_page import baseline_document
 from fragility_paper.figures import write_figures
 from fragility_paper.folders import Status, saved_profile, study_status

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from fragility.errors import DataError
+from fragility.base.errors import DataError
 from fragility_paper.data.spec import DatasetSpec
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fragility.errors import DataError
+from fragility.base.errors import DataError
 from fragility_paper.data.spec import DatasetSpec, blocks, names
 
 _ADULT_FIELDS = names(

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 import fragility as fg
-from fragility.errors import DataError
+from fragility.base.errors import DataError
 from fragility_paper.arrays import Array
 from fragility_paper.data.content import file_digest, verify_rows
 from fragility_paper.data.declared import dataset_spec

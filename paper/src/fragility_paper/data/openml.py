@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from sklearn.datasets import fetch_openml
 
-from fragility.errors import DataError
+from fragility.base.errors import DataError
 from fragility_paper.arrays import Array
 from fragility_paper.data.content import verify_rows
 from fragility_paper.data.declared import COVERTYPE_COLUMNS, dataset_spec

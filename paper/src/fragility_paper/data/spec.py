@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fragility.errors import DataError
+from fragility.base.errors import DataError
 
 
 @dataclass(frozen=True, slots=True)

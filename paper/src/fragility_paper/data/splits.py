@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from sklearn.model_selection import train_test_split
 
-from fragility.errors import DataError
+from fragility.base.errors import DataError
 from fragility_paper.arrays import Array
 
 

@@ -25,15 +25,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fragility.arrays import Floats, Integers
+from fragility.base.arrays import Floats, Integers
+from fragility.base.errors import CertificateError
+from fragility.base.shares import Share, share_of
+from fragility.base.text import BriefRepr, align_columns
 from fragility.blocks.choice import RowChoice
 from fragility.blocks.claims import check_side_table, float_column, id_array, whole_column
-from fragility.errors import CertificateError
-from fragility.intervals import Share, share_of
+from fragility.pages.wording import FEW_CONFIDENT, join_names, write_count, write_percent, write_share
 from fragility.protocol import Protocol
 from fragility.scores import flips_early, flips_within
-from fragility.text import BriefRepr, align_columns
-from fragility.wording import FEW_CONFIDENT, join_names, write_count, write_percent, write_share
 
 COMPARED_ROWS = 500
 FACTOR, POINTS = 2, 50  # the share may change by a factor of 2, or by 1/50 of the rows

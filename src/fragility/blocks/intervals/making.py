@@ -10,19 +10,26 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from fragility.arrays import DEFAULT_BYTE_BUDGET, Booleans, Integers
+from fragility.base.arrays import DEFAULT_BYTE_BUDGET, Booleans, Integers
+from fragility.base.errors import DataError
+from fragility.base.progress import Report
 from fragility.blocks.intervals.values import CONTENT, IntervalsClaims, IntervalsDeclaration, Texts, write_json
 from fragility.blocks.requests import Wanted, name_engine, read_wanted
 from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.choice import SELF_CHECK_ROWS
-from fragility.errors import DataError
 from fragility.evidence import EvidenceRows
 from fragility.models import ClassLabel
-from fragility.modes.intervals import bind_estimator, choose_fields, find_single, intervals_of_rows
-from fragility.modes.stability import ABOVE, BELOW, STATES, NominalStability, OrderedStability, StabilityIntervals
-from fragility.progress import Report
+from fragility.pages.wording import BRACKETED, EXACT
 from fragility.protocol import Protocol
-from fragility.wording import BRACKETED, EXACT
+from fragility.questions.modes.intervals import bind_estimator, choose_fields, find_single, intervals_of_rows
+from fragility.questions.modes.stability import (
+    ABOVE,
+    BELOW,
+    STATES,
+    NominalStability,
+    OrderedStability,
+    StabilityIntervals,
+)
 
 WantedIntervals: TypeAlias = Wanted  # names are those of fields
 

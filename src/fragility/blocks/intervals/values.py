@@ -1,6 +1,6 @@
 """The intervals block: how far each field of a row may move before the decision flips, beside the other claims.
 
-Per field of the declaration, with the words of `fragility.modes.stability`:
+Per field of the declaration, with the words of `fragility.questions.modes.stability`:
 
     ordered field   state, own value, low and high end, nearest flip below and above with the class predicted there
     nominal field   state, own value, the categories that flip the decision with the class predicted at each
@@ -24,6 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fragility.base.errors import CertificateError
 from fragility.blocks.block import BlockDeclaration, BlockForm
 from fragility.blocks.choice import RowChoice
 from fragility.blocks.claims import (
@@ -35,13 +36,12 @@ from fragility.blocks.claims import (
     lists_of,
     whole_column,
 )
-from fragility.errors import CertificateError
 from fragility.evidence.fields import Field, read_date
 from fragility.evidence.modes import Range, weigh_values
 from fragility.models import ClassLabel
-from fragility.modes.stability import STATES, Flip, StabilityInterval, count_room, measure_room, to_number
+from fragility.pages.wording import BRACKETED, EXACT, NOT_WHOLE, UNLISTED
 from fragility.protocol import Protocol
-from fragility.wording import BRACKETED, EXACT, NOT_WHOLE, UNLISTED
+from fragility.questions.modes.stability import STATES, Flip, StabilityInterval, count_room, measure_room, to_number
 
 Texts = npt.NDArray[np.object_]  # (n, F) text, or None
 # The columns of the block, in order, and what the JSON text of an entry must be; states are plain words.

@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from fragility.arrays import DEFAULT_BYTE_BUDGET, Floats
+from fragility.base.arrays import DEFAULT_BYTE_BUDGET, Floats
+from fragility.base.errors import EngineError, FragilityWarning
+from fragility.base.progress import Report, progress_bar
 from fragility.blocks.lattice.values import (
     BEAM_WIDTH,
     LEAST_DRAWS,
@@ -24,15 +26,13 @@ from fragility.blocks.lattice.values import (
 )
 from fragility.engines.lattice.additive import MOST_LIVE
 from fragility.engines.lattice.whole import find_lattice
-from fragility.errors import EngineError, FragilityWarning
 from fragility.evidence import EvidenceRows
-from fragility.progress import Report, progress_bar
+from fragility.pages.wording import MINIMUM, NONE_AT_ALL, none_up_to
 from fragility.protocol import Protocol
-from fragility.reliability.failure import declared_failures, failure_of_rows
-from fragility.reliability.outcomes import FailureProbability
-from fragility.reliability.rates import EventSets
-from fragility.search import FailingSets, find_failing_sets
-from fragility.wording import MINIMUM, NONE_AT_ALL, none_up_to
+from fragility.questions.reliability.failure import declared_failures, failure_of_rows
+from fragility.questions.reliability.outcomes import FailureProbability
+from fragility.questions.reliability.rates import EventSets
+from fragility.questions.search import FailingSets, find_failing_sets
 
 BLACKBOX = "blackbox"
 LATTICE_ENGINES = ("trees", "linear", "wrapped", BLACKBOX)

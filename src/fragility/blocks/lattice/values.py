@@ -21,7 +21,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fragility.arrays import Booleans, Floats, Integers
+from fragility.base.arrays import Booleans, Floats, Integers
+from fragility.base.canonical import canonical_bytes
+from fragility.base.errors import CertificateError
 from fragility.blocks.block import BlockForm
 from fragility.blocks.choice import RowChoice
 from fragility.blocks.claims import (
@@ -40,11 +42,8 @@ from fragility.blocks.claims import (
     read_sets_of_names,
     whole_column,
 )
-from fragility.canonical import canonical_bytes
-from fragility.errors import CertificateError
 from fragility.models import ClassLabel
-from fragility.protocol import Protocol
-from fragility.wording import (
+from fragility.pages.wording import (
     MINIMUM,
     NONE_AT_ALL,
     NOT_SEARCHED,
@@ -54,6 +53,7 @@ from fragility.wording import (
     describe_rates,
     none_up_to,
 )
+from fragility.protocol import Protocol
 
 FAILURE_FIELDS = ("failure_probability", "failure_low", "failure_high", "failure_exact", "expected_margin")
 FOUND = (MINIMUM, UPPER_BOUND)

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fragility.arrays import Booleans, Floats, Integers
+from fragility.base.arrays import Booleans, Floats, Integers
 from fragility.engines.linear import GroupScores, link_for
 from fragility.evidence import EvidenceRows
 from fragility.protocol import Protocol

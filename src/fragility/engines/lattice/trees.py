@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fragility.arrays import Booleans, Floats, Integers
+from fragility.base.arrays import Booleans, Floats, Integers
 from fragility.engines.kernels.lattice import expected_values, live_groups, mark_states, search_size, tree_bounds
 from fragility.engines.kernels.subsets import FIRST_BITS, WORD_BITS
 from fragility.engines.lattice.additive import MOST_LIVE, FlipRule

@@ -21,14 +21,14 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from fragility.arrays import MEBIBYTE, Booleans, Floats, Integers
+from fragility.base.arrays import MEBIBYTE, Booleans, Floats, Integers
+from fragility.base.errors import Advice, EngineError
+from fragility.base.libraries import say_lacking, warn_once
 from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.choice import NativeEngine, RowDoubter, native_for, never_reads
 from fragility.engines.lattice.additive import MOST_LIVE, FlipRule, LinearLattice, is_additive
-from fragility.errors import Advice, EngineError
 from fragility.evidence import EvidenceRows, RowStates, Spared
 from fragility.evidence.agreement import original_class
-from fragility.libraries import say_lacking, warn_once
 from fragility.protocol import Protocol
 
 WORD_BITS = 6

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from fragility.arrays import Booleans, Floats, Integers
+from fragility.base.arrays import Booleans, Floats, Integers
 from fragility.engines.lattice.additive import FlipRule, LinearLattice
 from fragility.engines.lattice.trees import TreeLattice
 from fragility.engines.trees.forest import AVERAGE, Forest

@@ -17,12 +17,12 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from fragility.arrays import MEBIBYTE, Booleans, Floats, Integers, rows_within
+from fragility.base.arrays import MEBIBYTE, Booleans, Floats, Integers, rows_within
+from fragility.base.errors import EngineError
 from fragility.engines.trace import Progress, Trace, Tracer
 from fragility.engines.trees.forest import AVERAGE
 from fragility.engines.trees.readers import read_ensemble
 from fragility.engines.trees.recoding import FURTHEST, Ensemble, make_recoding
-from fragility.errors import EngineError
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.models import Model
 from fragility.models.links import Link

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from fragility.arrays import Floats, Integers
-from fragility.errors import EngineError, ModelError
+from fragility.base.arrays import Floats, Integers
+from fragility.base.errors import EngineError, ModelError
 from fragility.models.soundness import fault_of_tree, fault_of_trees
 
 # The flags of a test are three bits: where a missing cell goes, and (KIND) what is compared.

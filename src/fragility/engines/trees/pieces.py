@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from fragility.arrays import Floats, Integers
+from fragility.base.arrays import Floats, Integers
 from fragility.engines.kernels.compiling import run_on_all_threads
 from fragility.engines.kernels.decisions import ZERO_THRESHOLD, baseline_ways
 from fragility.engines.kernels.pieces import PIECE_BLOCK, find_flips

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fragility.arrays import Booleans, Floats
+from fragility.base.arrays import Booleans, Floats
+from fragility.base.errors import EngineError
 from fragility.engines.trees.forest import NARROW, WHOLE, Flags, Forest
 from fragility.engines.trees.terms import Terms
-from fragility.errors import EngineError
 from fragility.evidence import CellForm, EvidenceRows
 
 FURTHEST = 2.0**1000  # cells as far from 0 are left to the model: moved toward a baseline they may overflow

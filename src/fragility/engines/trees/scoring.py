@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from fragility.arrays import MEBIBYTE, Booleans, Floats, Integers
+from fragility.base.arrays import MEBIBYTE, Booleans, Floats, Integers
 from fragility.engines.kernels.compiling import LANES, TOGETHER, run_in_this_thread, run_on_all_threads
 from fragility.engines.kernels.decisions import BLOCK, NONE, WORDS, baseline_ways
 from fragility.engines.kernels.observing import observe_path_and_grid, observe_removals

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fragility.arrays import Booleans, Floats, Integers
+from fragility.base.arrays import Booleans, Floats, Integers
 from fragility.engines.kernels.compiling import run_in_this_thread, run_on_all_threads
 from fragility.engines.kernels.terms import TERM_BLOCK, score_ordered_states, score_other_values, score_own_states
 from fragility.engines.trees.forest import Flags

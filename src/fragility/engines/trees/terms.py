@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fragility.arrays import Floats, Integers
+from fragility.base.arrays import Floats, Integers
 from fragility.engines.trees.forest import NAN_RIGHT, TreeNodes, find_starts
 
 

@@ -23,9 +23,9 @@ import numpy.typing as npt
 from joblib import effective_n_jobs
 from scipy.special import expit
 
-from fragility.arrays import Floats, Integers
-from fragility.errors import EngineError
-from fragility.libraries import family_of
+from fragility.base.arrays import Floats, Integers
+from fragility.base.errors import EngineError
+from fragility.base.libraries import family_of
 from fragility.models.wrappers import look_through
 
 PROBABILITIES, SCORES, CELLS = "predict_proba", "decision_function", "cells"

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fragility.arrays import Booleans, Floats, Integers
+from fragility.base.arrays import Booleans, Floats, Integers
+from fragility.base.errors import EngineError
 from fragility.engines.trace import Progress, Trace, Tracer
 from fragility.engines.trees.engine import trace_in_chunks, try_unusual_cells
 from fragility.engines.trees.forest import AVERAGE
 from fragility.engines.wrapped.combining import Combination, Member, Response
-from fragility.errors import EngineError
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.models import Model
 from fragility.models.links import Link

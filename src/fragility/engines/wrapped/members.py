@@ -19,7 +19,9 @@ import scipy.sparse as sp
 from scipy.special import expit
 from sklearn.utils.extmath import softmax
 
-from fragility.arrays import MEBIBYTE, Booleans, Floats, Integers, rows_within
+from fragility.base.arrays import MEBIBYTE, Booleans, Floats, Integers, rows_within
+from fragility.base.errors import EngineError, ModelError
+from fragility.base.libraries import family_of, library_of
 from fragility.engines.kernels.links import fill_sigmoid, fill_softmax
 from fragility.engines.linear import (
     MOST_ROUNDING,
@@ -36,9 +38,7 @@ from fragility.engines.trees.recoding import make_recoding
 from fragility.engines.trees.scoring import Score, States, score_cells
 from fragility.engines.trees.values import make_value_scorer
 from fragility.engines.wrapped.combining import CELLS, SCORES, Member, Response
-from fragility.errors import EngineError, ModelError
 from fragility.evidence import EvidenceRows, RowStates
-from fragility.libraries import family_of, library_of
 from fragility.models import Model
 from fragility.models.links import EXPLAINABLE
 from fragility.protocol import Protocol as Declared

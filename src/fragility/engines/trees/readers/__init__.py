@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from fragility.base.errors import EngineError
+from fragility.base.libraries import family_of
 from fragility.engines.trees.readers import catboost, interpret, lightgbm, onnx, sklearn, treelite, xgboost
 from fragility.engines.trees.recoding import Ensemble
-from fragility.errors import EngineError
-from fragility.libraries import family_of
 
 # By the exact class: a subclass may predict otherwise, so it is not taken for its parent.
 READERS: dict[str, Callable[[Any], Ensemble]] = {

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fragility.base.errors import EngineError
 from fragility.engines.trees.forest import (
     CATEGORY,
     NAN_RIGHT,
@@ -27,7 +28,6 @@ from fragility.engines.trees.forest import (
     find_starts,
 )
 from fragility.engines.trees.recoding import Ensemble, Vocabulary
-from fragility.errors import EngineError
 from fragility.evidence import CellForm
 
 LOSSES = ("Logloss", "CrossEntropy", "MultiClass")

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from fragility.arrays import Floats
+from fragility.base.arrays import Floats
+from fragility.base.errors import EngineError
 from fragility.engines.trees.forest import SIGMOID, SOFTMAX, Convention, assemble
 from fragility.engines.trees.recoding import FURTHEST, Ensemble, Vocabulary
 from fragility.engines.trees.terms import Axis, Term, build_tree, flatten_terms
-from fragility.errors import EngineError
 from fragility.evidence import CellForm
 
 UNKNOWN = -FURTHEST  # stands for a text that the feature does not know

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fragility.base.errors import EngineError
 from fragility.engines.trees.forest import (
     CATEGORY_INVERTED,
     NAN_RIGHT,
@@ -22,7 +23,6 @@ from fragility.engines.trees.forest import (
     list_members,
 )
 from fragility.engines.trees.recoding import Ensemble, Vocabulary, number_categories
-from fragility.errors import EngineError
 
 # ``decision_type`` of a node: is it a category, does a missing cell go left, and what counts as missing
 CATEGORY_BIT, DEFAULT_LEFT_BIT = 1, 2

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from fragility.base.errors import EngineError
 from fragility.engines.trees.forest import AVERAGE, NAN_RIGHT, SIGMOID, SOFTMAX, Convention, Flags, TreeNodes, assemble
 from fragility.engines.trees.recoding import Ensemble
-from fragility.errors import EngineError
 from fragility.models.onnx_graphs import Trees
 
 # mode: does a cell that passes the test go right, and is one that equals the threshold among those

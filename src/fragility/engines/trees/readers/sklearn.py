@@ -11,8 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from fragility.arrays import Floats, Integers
-from fragility.canonical import is_missing
+from fragility.base.arrays import Floats, Integers
+from fragility.base.canonical import is_missing
+from fragility.base.errors import EngineError
+from fragility.base.libraries import family_of
 from fragility.engines.trees.forest import (
     AVERAGE,
     CATEGORY_INVERTED,
@@ -25,8 +27,6 @@ from fragility.engines.trees.forest import (
     list_members,
 )
 from fragility.engines.trees.recoding import Ensemble, Vocabulary
-from fragility.errors import EngineError
-from fragility.libraries import family_of
 
 
 def read_forest(head: Any) -> Ensemble:

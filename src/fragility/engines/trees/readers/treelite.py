@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fragility.base.errors import EngineError
 from fragility.engines.trees.forest import (
     AVERAGE,
     CATEGORY,
@@ -19,7 +20,6 @@ from fragility.engines.trees.forest import (
     assemble,
 )
 from fragility.engines.trees.recoding import Ensemble
-from fragility.errors import EngineError
 
 LEAF, CATEGORICAL = 0, 2  # types of nodes; 1 is a numeric test
 LESS, AT_MOST = 2, 3  # what sends a cell to the left

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from fragility.base.errors import EngineError
 from fragility.engines.trees.forest import CATEGORY, NAN_RIGHT, SIGMOID, SOFTMAX, Convention, TreeNodes, assemble
 from fragility.engines.trees.recoding import Ensemble, Vocabulary, number_categories
-from fragility.errors import EngineError
 
 OBJECTIVES = ("binary:logistic", "reg:logistic", "multi:softprob", "multi:softmax")
 

@@ -1,0 +1,357 @@
+"""Training a model on rows and their degraded twins (SPEC section 13).
+
+Rows (x_i, y_i, w_i), i = 1..n; with c copies, at least one for each of M failure modes, the final estimator is fitted
+on n (1 + c) rows: the originals with weight (1 - a) w_i and each twin with a w_i / c. By default a = M / (1 + M): the
+original and each mode count the same, half and half for one mode. The weights add up to what they did, so that
+penalties and least weights of a leaf keep their meaning. Preprocessing, groups, baseline and catalogue come from the
+originals alone.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from sklearn.base import clone
+from sklearn.metrics import accuracy_score
+from sklearn.neural_network import MLPClassifier
+from sklearn.pipeline import Pipeline
+from sklearn.utils import check_random_state
+
+from fragility.analysis.hardening.acceptance import (
+    VALIDATION_PARAMETERS,
+    check_hardenable,
+    final_estimator,
+    validation_parameters,
+    validation_share,
+)
+from fragility.analysis.hardening.twins import Degradation, Hardening, TwinMaker, content_keys, take
+from fragility.base.arrays import Booleans, Floats, Integers
+from fragility.base.errors import DataError, FragilityError, ModelError, ProtocolError, name_error
+from fragility.base.libraries import library_of
+from fragility.evidence.baselines import BASELINES
+from fragility.evidence.modes import CATALOGUE_SIZE, JOINT_FIELDS
+from fragility.evidence.rows import Rows, read_rows
+from fragility.models import Model
+from fragility.models.links import type_name
+from fragility.models.wrappers import is_fitted
+from fragility.protocol import Protocol, bind
+from fragility.questions.stress.draws import Words
+from fragility.questions.stress.stressors import Layout
+
+PROBE_ROWS = 256  # rows on which an estimator that was never fitted is asked what kind of input it takes
+
+
+def harden(
+    model: Any,
+    X: Any,
+    y: Any,
+    *,
+    protocol: Protocol | None = None,
+    rate: float | None = None,
+    copies: int = 1,
+    kind: Degradation = "mask",
+    outages: Any = None,
+    modes: Sequence[str] = ("lost",),
+    copy_weight: float | None = None,
+    sample_weight: Any = None,
+    fit_params: Mapping[str, Any] | None = None,
+    seed: int = 0,
+) -> Any:
+    """Train a model again so that its predictions rest on more of their evidence.
+
+    The model is cloned and trained on the rows and on degraded copies of them, in which each evidence group is replaced
+    by its baseline with probability ``rate``, or by a wrong value (``modes``); a row and its copies share its weight.
+
+    Parameters
+    ----------
+    model : estimator or Pipeline
+        The classifier, fitted or not; it is left as it is. Its final estimator must take ``sample_weight``.
+    X, y : array or table of shape (n, d), array of shape (n,)
+        Raw training rows and their labels.
+    protocol : Protocol, optional
+        Which groups fail, and toward what: its space, groups, rule of the baseline and severities, fitted to these
+        rows. By default the one that :meth:`Protocol.fit` makes of the model and these rows.
+    rate : float, optional
+        Probability with which a group is struck in a copy; 0.2 by default. With ``kind="outages"`` the probability that
+        a copy suffers a recorded event, 1 by default. 0 trains the plain model, bit for bit.
+    copies : int, default=1
+        Degraded copies of each row; at least as many as there are modes.
+    kind : {"mask", "attenuate", "outages"}, default="mask"
+        A struck group takes its baseline (``mask``), or moves part of the way, by a severity drawn from the protocol's
+        grid (``attenuate``); or the groups that one recorded event lacked take their baseline (``outages``).
+    outages : Outages, table or list, optional
+        The recorded events, for ``kind="outages"``: whatever :meth:`Stress.from_outages` reads.
+    modes : sequence of str, default=("lost",)
+        What a struck group turns into: its baseline (``lost``), a value of the protocol's catalogue (``wrong``), or
+        its own numbers slightly off (``noisy``, which strikes all numbers of a copy, whatever the rate). With several
+        modes the copies are dealt out to them in this order.
+    copy_weight : float, optional
+        Share of a row's weight that its copies carry together. By default M / (1 + M) for M modes, so that the row and
+        each mode count the same: half with one mode, three quarters with three.
+    sample_weight : array of shape (n,), optional
+        Weight of each row.
+    fit_params : mapping, optional
+        Further arguments of the final estimator's ``fit``, such as ``eval_set``; passed on untouched. Validation rows
+        are never degraded.
+    seed : int, default=0
+        Of the degradation. A row's copies depend on it and on the row's content, not on its place.
+
+    Returns
+    -------
+    estimator or Pipeline
+        Fitted, of the model's own kind: nothing of this package is inside.
+
+    See Also
+    --------
+    HardenedClassifier : The same as a meta-estimator, whose rate can be searched.
+    choose_rate : The largest rate that costs no more than a tolerance.
+
+    Notes
+    -----
+    Memory: beside the final estimator's input for the rows, that input once more and once for each copy. An estimator
+    that sets rows aside for early stopping is handed them, undegraded and without their twins, if its ``fit`` takes
+    such rows (scikit-learn's histogram boosting and MLPClassifier, :class:`ResMLPClassifier`); otherwise it is refused,
+    like one that takes no weights, splits its rows itself, or is a trained booster. An out-of-bag score of a forest
+    counts twins and says too much.
+
+    Examples
+    --------
+    >>> import fragility as fg
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> X, y = fg.load_credit_g()
+    >>> X = X[["duration", "age", "installment_commitment"]]
+    >>> fg.harden(LogisticRegression(), X, y)
+    LogisticRegression()
+    """
+    plan = Hardening(rate, copies, kind, outages, seed, modes, copy_weight)
+    subject = check_hardenable(model)
+    training = _TrainingRows.read(X, y, sample_weight, plan.seed)
+    rows, n = training.rows, len(training.rows)
+    extra = _read_fit_params(subject, fit_params, n)
+    prepared = _Prepared.fit(subject, training)
+    if plan.rate == 0.0:
+        # A twin equal to its row adds nothing, and a doubled table is another one to estimators that count rows.
+        given = {} if sample_weight is None else {"sample_weight": training.weights}
+        return prepared.finish(prepared.handed, training.labels, {**given, **extra})
+
+    probe = prepared.make_probe(subject, training, extra)
+    own = refit_protocol(probe, rows.native, protocol)
+    removed = None
+    if plan.outages is not None:
+        removed = plan.outages.removed_groups(Layout.of(own, bind(probe, rows.head(1).native, own)))
+    maker = TwinMaker.of(plan, own, removed, rows, prepared.transformer, prepared.handed)
+    aside, validation = prepared.set_aside(training, extra)
+    kept = np.flatnonzero(~aside)
+    weights = training.weights[kept]
+    arguments = {**extra, **validation}
+    shared = weights * (plan.copy_weight / plan.twins)
+    arguments["sample_weight"] = np.concatenate([weights * (1 - plan.copy_weight), np.tile(shared, plan.twins)])
+    labels = np.tile(np.asarray(training.labels)[kept], 1 + plan.twins)
+    head = prepared.head
+    # "auto" keeps the meaning that it has for n rows, however many twins there are.
+    by_size = head.get_params(deep=False).get("early_stopping") == "auto" and validation_share(head, n) is None
+    if by_size:
+        head.set_params(early_stopping=False)
+    hardened = prepared.finish(maker.stack_twins(kept, training.keys), labels, arguments)
+    if by_size:
+        head.set_params(early_stopping="auto")
+    return hardened
+
+
+def refit_protocol(model: Any, X: Any, protocol: Protocol | None) -> Protocol:
+    """Return the protocol for a model trained on ``X``: the default one, or a given one fitted to X by its own rules.
+
+    A given protocol may come from other rows, or from a model whose preprocessing learned from other rows: its
+    baseline would then be in other units.
+    """
+    if protocol is None:
+        return Protocol.fit(model, X)
+    if not isinstance(protocol, Protocol):
+        raise ProtocolError(f"protocol must be a Protocol, got {type(protocol).__name__}")
+    named, raw = protocol.baseline in BASELINES, protocol.space == "raw"
+    own = Protocol.fit(
+        model,
+        X,
+        space=protocol.space,
+        groups="raw-origin" if protocol.grouping == "raw-origin" else {g.name: g.columns for g in protocol.groups},
+        baseline=protocol.baseline if named else {column.name: column.baseline for column in protocol.columns},
+        baseline_units="raw" if named or raw else "transformed",
+        nominal=[field.name for field in protocol.fields if field.kind == "nominal"] if raw else (),
+        modes=[mode for mode in protocol.modes.declared if mode not in ("sentinel", "outage")],
+        catalogue=protocol.modes.catalogue_size or CATALOGUE_SIZE,
+        noise=protocol.modes.noise,
+        joint_values=any(len(entry.fields) > JOINT_FIELDS for entry in protocol.modes.catalogue),
+    )
+    modes = replace(protocol.modes, catalogue=own.modes.catalogue, whole=own.modes.whole, ranges=own.modes.ranges)
+    learned = ["fields", "columns", "groups", "artificial", "inputs", "stored", "refused"]
+    learned += ["training_digest", "training_rows"]
+    depth = min(protocol.depth, len(own.groups))
+    return replace(protocol, depth=depth, modes=modes, **{name: getattr(own, name) for name in learned})
+
+
+@dataclass(frozen=True, eq=False)
+class _TrainingRows:
+    rows: Rows
+    labels: Any  # (n,) as they came
+    codes: Integers  # (n,) place of each label among the sorted labels
+    weights: Floats  # (n,)
+    keys: Words  # (n,)
+
+    @classmethod
+    def read(cls, X: Any, y: Any, sample_weight: Any, seed: int) -> _TrainingRows:
+        # The index of training rows names nothing that is certified, and may repeat.
+        rows = read_rows(X.reset_index(drop=True) if isinstance(X, pd.DataFrame) else X)
+        n = len(rows)
+        labels = y if isinstance(y, pd.Series) else np.asarray(y)
+        if labels.shape != (n,):
+            raise DataError(f"y must hold one label per row: {n} rows, y has the shape {labels.shape}")
+        codes = np.unique(np.asarray(labels).astype(str), return_inverse=True)[1]
+        if codes.max() == 0:
+            raise DataError(f"at least 2 classes were expected in y, got one class: {np.asarray(labels).tolist()[0]!r}")
+        weights = np.ones(n) if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
+        if weights.shape != (n,):
+            raise DataError(f"sample_weight must hold one weight per row: {n} rows, it has the shape {weights.shape}")
+        if not np.isfinite(weights).all() or (weights < 0).any():
+            raise DataError("sample_weight must hold finite numbers of at least 0")
+        return cls(rows, labels, codes, weights, content_keys(rows, codes, weights, seed))
+
+    def first_by_key(self, share: Callable[[int], int]) -> Booleans:
+        """Return (n,) true for ``share(m)`` rows of each class of m rows, the same rows whatever their order."""
+        chosen = np.zeros(len(self.keys), dtype=bool)
+        for code in range(self.codes.max() + 1):
+            own = np.flatnonzero(self.codes == code)
+            chosen[own[np.argsort(self.keys[own], kind="stable")[: share(len(own))]]] = True
+        return chosen
+
+
+def _read_fit_params(model: Any, fit_params: Mapping[str, Any] | None, n: int) -> dict[str, Any]:
+    """Return further arguments of the final estimator's fit, given with or without the name of its step."""
+    prefix = f"{model.steps[-1][0]}__" if isinstance(model, Pipeline) else ""
+    extra = {name.removeprefix(prefix): value for name, value in (fit_params or {}).items()}
+    if "sample_weight" in extra:
+        raise DataError("fit_params holds sample_weight; give it as an argument of its own, for twins to share it")
+    held_out = {name for names in VALIDATION_PARAMETERS for name in names}
+    for name, value in extra.items():
+        of_training_rows = name not in held_out and not name.startswith("eval_")
+        if of_training_rows and isinstance(value, (np.ndarray, pd.Series)) and value.shape[:1] == (n,):
+            raise DataError(
+                f"fit_params gives {name!r} one value per training row, and degraded copies of the rows have none; "
+                "leave it out"
+            )
+    return extra
+
+
+@dataclass(frozen=True, eq=False)
+class _Prepared:
+    """A clone of the user's model with its preprocessing fitted on the rows alone."""
+
+    model: Any  # the clone
+    transformer: Any  # its fitted preprocessing; None if there is none
+    head: Any  # its final estimator, not fitted
+    handed: Any  # the final estimator's input for the rows
+
+    @classmethod
+    def fit(cls, subject: Any, training: _TrainingRows) -> _Prepared:
+        model = _clone(subject)
+        head = final_estimator(model)
+        if not isinstance(model, Pipeline) or all(step in (None, "passthrough") for _, step in model.steps[:-1]):
+            return cls(model, None, head, training.rows.native)
+        transformer = model[:-1]
+        # As the pipeline's own fit does: an encoder of targets codes the rows it learns from by cross-fitting.
+        handed = _train(lambda: transformer.fit_transform(training.rows.native, training.labels), "the preprocessing")
+        return cls(model, transformer, head, handed)
+
+    def finish(self, matrix: Any, labels: Any, arguments: Mapping[str, Any]) -> Any:
+        """Fit the final estimator and return the whole model."""
+        by_epochs = isinstance(self.head, MLPClassifier) and "X_val" in arguments
+        fit = partial(fit_by_epochs, self.head) if by_epochs else self.head.fit
+        _train(lambda: fit(matrix, labels, **arguments), type_name(self.head))
+        if not isinstance(self.model, Pipeline):
+            return self.head
+        fitted = self.model.steps[:-1] if self.transformer is None else self.transformer.steps
+        return self.model.set_params(steps=[*fitted, (self.model.steps[-1][0], self.head)])
+
+    def make_probe(self, subject: Any, training: _TrainingRows, extra: Mapping[str, Any]) -> Model:
+        """Return a model that tells what input it takes: the user's own if it is fitted, else one of a few rows."""
+        head, width = final_estimator(subject), self.handed.shape[1]
+        usable = is_fitted(head) and getattr(head, "n_features_in_", width) == width
+        if usable and self.transformer is None:
+            usable = Model.wrap(head).columns in (None, training.rows.names)
+        if not usable:
+            few = np.flatnonzero(training.first_by_key(lambda m: max(2, -(-PROBE_ROWS * m // len(training.keys)))))
+            head = _clone(self.head)
+            part, labels = take(self.handed, few), take(training.labels, few)
+            _train(lambda: head.fit(part, labels, **extra), type_name(head))
+        return Model.wrap(head if self.transformer is None else Pipeline([*self.transformer.steps, ("final", head)]))
+
+    def set_aside(self, training: _TrainingRows, extra: Mapping[str, Any]) -> tuple[Booleans, dict[str, Any]]:
+        """Return (n,) which rows the final estimator keeps for validation, and the arguments that hand them over."""
+        n, names = len(training.keys), validation_parameters(self.head)
+        share = None if names is None or names.rows in extra else validation_share(self.head, n)
+        if names is None or share is None:
+            return np.zeros(n, dtype=bool), {}
+        part = share if share < 1 else share / n
+        chosen = training.first_by_key(lambda m: min(m - 1, max(1, round(part * m))))
+        aside = np.flatnonzero(chosen)
+        if len(aside) == 0:
+            return chosen, {}
+        given = {names.rows: take(self.handed, aside), names.labels: take(training.labels, aside)}
+        if names.weights is not None:
+            given[names.weights] = training.weights[aside]
+        return chosen, given
+
+
+def _clone(estimator: Any) -> Any:
+    """Return an unfitted copy; scikit-learn's clone does not take CatBoost with cat_features."""
+    if isinstance(estimator, Pipeline):
+        shell = copy.copy(estimator)
+        shell.steps = [(name, _clone(step) if hasattr(step, "fit") else step) for name, step in estimator.steps]
+        return shell
+    if library_of(estimator) == "catboost":
+        return type(estimator)(**copy.deepcopy(estimator.get_params()))
+    try:
+        return clone(estimator)
+    except (TypeError, RuntimeError) as error:
+        raise ModelError(f"the model cannot be cloned, which training it again needs: {error}") from error
+
+
+def _train(fit: Callable[[], Any], name: str) -> Any:
+    """Run a fit of the user's estimator; turn what it raises into one sentence."""
+    try:
+        return fit()
+    except FragilityError:
+        raise
+    except Exception as error:
+        raise ModelError(f"{name} could not be trained on these rows: {name_error(error)}") from error
+
+
+def fit_by_epochs(
+    model: MLPClassifier, X: Any, y: Any, sample_weight: Floats, X_val: Any, y_val: Any, sample_weight_val: Floats
+) -> None:
+    """Train an unfitted network of scikit-learn with early stopping on the given validation rows.
+
+    Its own ``fit`` takes no validation rows. So ``partial_fit`` trains one epoch at a time, and its own rule stops it:
+    after ``n_iter_no_change`` epochs whose validation accuracy is not ``tol`` above the best, the best weights stay.
+    """
+    own = {"early_stopping": model.early_stopping, "random_state": model.random_state}
+    # One generator for all epochs: partial_fit would shuffle by the same integer each time.
+    model.set_params(early_stopping=False, random_state=check_random_state(own["random_state"]))
+    classes, scores = np.unique(np.asarray(y)), [-np.inf]
+    best, waited = [], 0
+    while len(scores) <= model.max_iter and waited <= model.n_iter_no_change:
+        model.partial_fit(X, y, sample_weight=sample_weight, classes=classes)
+        score = float(accuracy_score(y_val, model.predict(X_val), sample_weight=sample_weight_val))
+        waited = waited + 1 if score < max(scores) + model.tol else 0
+        if score > max(scores):
+            best = [[part.copy() for part in parts] for parts in (model.coefs_, model.intercepts_)]
+        scores.append(score)
+    model.coefs_, model.intercepts_ = best
+    model.set_params(**own)
+    model.validation_scores_, model.best_validation_score_, model.n_iter_ = scores[1:], max(scores), len(scores) - 1
+    model.best_loss_ = None

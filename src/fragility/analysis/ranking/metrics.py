@@ -1,0 +1,234 @@
+"""Ranking metrics: how well descending scores find the brittle rows.
+
+Ties. A metric with a cut (capture, area under the residual-risk curve) takes its expected value over all orders of
+tied rows, so it depends neither on row order nor on luck.
+
+Uncertainty comes from the bootstrap: over units (models) or, for one model, over its rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+
+from fragility.base.arrays import Booleans, Floats, Integers
+from fragility.base.errors import DataError
+from fragility.pages.saving import NanEqual
+
+BUDGETS = (0.05, 0.10, 0.20)
+DEFINED = "defined"
+NO_ROWS = "undefined: no rows"
+NO_BRITTLE = "undefined: no brittle rows"
+ALL_BRITTLE = "undefined: all rows brittle"
+NO_SCORE = "undefined: score is missing on every row"
+
+
+def ranking_state(scores: Floats, brittle: Booleans) -> str:
+    """Why the AUROC of a score can or cannot be computed on the rows that have one."""
+    if len(brittle) == 0:
+        return NO_ROWS
+    known = ~np.isnan(scores)
+    if not known.any():
+        return NO_SCORE
+    hits = int(brittle[known].sum())
+    if hits == 0:
+        return NO_BRITTLE
+    return ALL_BRITTLE if hits == int(known.sum()) else DEFINED
+
+
+def auroc(scores: npt.ArrayLike, positive: npt.ArrayLike) -> float:
+    """P(s+ > s-) + P(s+ = s-) / 2 over pairs of a positive and a negative row; NaN when a class is empty.
+
+    Rows whose score is NaN are left out.
+    """
+    s, b = _known(scores, positive)
+    n_positive = int(b.sum())
+    n_pairs = n_positive * (len(b) - n_positive)
+    if n_pairs == 0:
+        return math.nan
+    return float((stats.rankdata(s)[b].sum() - n_positive * (n_positive + 1) / 2) / n_pairs)
+
+
+def capture_at(scores: npt.ArrayLike, positive: npt.ArrayLike, budget: float) -> float:
+    """Capture@q = |Top_q(s) & B| / |B|, Top_q the ceil(q n) highest scores; expected value over tied orders.
+
+    NaN when there are no positives.
+    """
+    if not 0.0 < budget <= 1.0:
+        raise DataError(f"review budget must be a share in (0, 1], got {budget!r}")
+    s, b = _known(scores, positive)
+    if not b.any():
+        return math.nan
+    size, hits = _tie_blocks(s, b)
+    slots = math.ceil(budget * len(s) - 1e-9)  # 0.1 * 30 is 3.0000000000000004
+    taken = np.clip(slots - (np.cumsum(size) - size), 0, size)
+    return float((taken / size * hits).sum() / hits.sum())
+
+
+def false_confidence_captured(
+    scores: npt.ArrayLike, brittle: npt.ArrayLike, wrong: npt.ArrayLike, budget: float = 0.20
+) -> float:
+    """Share of wrong high-confidence predictions that break under stress found in the top `budget`; NaN if none."""
+    both = np.asarray(brittle, dtype=bool) & np.asarray(wrong, dtype=bool)
+    return capture_at(scores, both, budget)
+
+
+def residual_risk(scores: npt.ArrayLike, positive: npt.ArrayLike) -> Floats:
+    """Share of brittle rows among those left after the j highest-ranked are escalated, j = 0..n-1."""
+    s, b = _known(scores, positive)
+    if len(s) == 0:
+        return np.zeros(0)
+    size, hits = _tie_blocks(s, b)
+    per_row = np.repeat(hits / size, size)  # within a tie, brittle rows are spread evenly
+    left = np.cumsum(per_row[::-1])[::-1]
+    return left / np.arange(len(s), 0, -1)
+
+
+def aurc(scores: npt.ArrayLike, positive: npt.ArrayLike) -> float:
+    """Mean residual brittle risk over escalation depths, (1/n) sum_j risk_j; lower is better; NaN if no positives."""
+    b = _known(scores, positive)[1]
+    return float(residual_risk(scores, positive).mean()) if b.any() else math.nan
+
+
+def _known(scores: npt.ArrayLike, positive: npt.ArrayLike) -> tuple[Floats, Booleans]:
+    s, b = np.asarray(scores, dtype=np.float64), np.asarray(positive, dtype=bool)
+    if s.shape != b.shape or s.ndim != 1:
+        raise DataError(f"scores and labels must be one value per row, got shapes {s.shape} and {b.shape}")
+    known = ~np.isnan(s)
+    return s[known], b[known]
+
+
+def _tie_blocks(s: Floats, b: Booleans) -> tuple[Integers, Integers]:
+    """Rows and positives in every block of equal scores, highest score first."""
+    values, place = np.unique(-s, return_inverse=True)
+    size = np.bincount(place, minlength=len(values))
+    return size, np.bincount(place, weights=b, minlength=len(values)).astype(np.int64)
+
+
+def better_direction(scores: npt.ArrayLike, brittle: npt.ArrayLike, fallback: int = 1) -> int:
+    """+1 if s, -1 if -s has the higher AUROC; `fallback` where that is undefined or exactly 1/2."""
+    area = auroc(scores, brittle)
+    if math.isnan(area) or area == 0.5:
+        return fallback
+    return 1 if area > 0.5 else -1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MeanInterval(NanEqual):
+    """A mean over units with its percentile interval; `undefined` units are counted, not averaged."""
+
+    mean: float
+    low: float
+    high: float
+    standard_deviation: float
+    units: int
+    undefined: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PairedDifference(NanEqual):
+    """Mean of a - b over paired units, its percentile interval, and how many units agree with its sign."""
+
+    mean: float
+    low: float
+    high: float
+    win_rate: float  # share of units with a > b
+    not_better: float  # share of units with a - b <= 0
+    units: int
+    undefined: int
+
+
+def bootstrap_mean(
+    values: npt.ArrayLike, *, resamples: int = 10_000, level: float = 0.95, seed: int = 0
+) -> MeanInterval:
+    """Mean over units with the percentile bootstrap interval (units resampled with replacement)."""
+    v = np.asarray(values, dtype=np.float64)
+    known = v[~np.isnan(v)]
+    low = high = math.nan
+    if len(known) > 1 and np.ptp(known) == 0.0:  # scipy calls a degenerate distribution NaN; every mean is this value
+        low = high = float(known[0])
+    elif len(known) > 1:
+        found = stats.bootstrap(
+            (known,),
+            np.mean,
+            n_resamples=resamples,
+            confidence_level=level,
+            method="percentile",
+            vectorized=True,
+            batch=max(1, 2**22 // len(known)),
+            rng=np.random.default_rng(seed),
+        ).confidence_interval
+        low, high = float(found.low), float(found.high)
+    spread = float(known.std(ddof=1)) if len(known) > 1 else math.nan
+    mean = float(known.mean()) if len(known) else math.nan
+    return MeanInterval(mean, low, high, spread, len(known), len(v) - len(known))
+
+
+def paired_bootstrap(
+    a: npt.ArrayLike, b: npt.ArrayLike, *, resamples: int = 10_000, level: float = 0.95, seed: int = 0
+) -> PairedDifference:
+    """Paired bootstrap of mean(a - b) over units; a unit where either is NaN is undefined and counted."""
+    first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
+    if first.shape != second.shape or first.ndim != 1:
+        raise DataError(f"paired values must have one entry per unit, got shapes {first.shape} and {second.shape}")
+    difference = first - second
+    found = bootstrap_mean(difference, resamples=resamples, level=level, seed=seed)
+    counts = int((difference > 0).sum()), int((difference <= 0).sum())  # NaN is in neither
+    win, lose = (count / found.units if found.units else math.nan for count in counts)
+    return PairedDifference(found.mean, found.low, found.high, win, lose, found.units, found.undefined)
+
+
+def resampled_aurocs(
+    scores: Sequence[Floats],
+    positive: npt.ArrayLike,
+    *,
+    resamples: int = 2_000,
+    seed: int = 0,
+    units: Integers | None = None,
+    count: int | None = None,
+) -> Floats:
+    """AUROC of every score on the same row resamples, (scores, resamples); NaN where a resample lacks a class.
+
+    Rows are the units of one model. Each resample is a vector of row weights, so every score is sorted once.
+    units: (n,) from 0 on, where several entries belong to one row and are drawn together. count: how many units there
+    are, if these need not be all; equal counts and seeds draw the same rows.
+    """
+    label = np.asarray(positive, dtype=bool)
+    out = np.full((len(scores), resamples), np.nan)
+    if not label.any() or label.all():
+        return out
+    negative, positives = np.flatnonzero(~label), np.flatnonzero(label)
+    placed = []  # negatives by ascending score; how many have a lower, and how many no higher score than each positive
+    for s in (np.asarray(each, dtype=np.float64) for each in scores):
+        ascending = negative[np.argsort(s[negative], kind="stable")]
+        placed.append((ascending, *(np.searchsorted(s[ascending], s[positives], side=x) for x in ("left", "right"))))
+    generator = np.random.default_rng(seed)
+    n = count or (len(label) if units is None else int(units.max()) + 1)
+    batch = max(1, 2**20 // len(label))  # 8 MB of weights stay in cache better than more
+    for start in range(0, resamples, batch):
+        stop = min(start + batch, resamples)
+        weights = generator.multinomial(n, np.full(n, 1.0 / n), size=stop - start).astype(np.float64)
+        weights = weights if units is None else weights[:, units]
+        own = weights[:, positives]
+        for index, (ascending, below, up_to) in enumerate(placed):
+            passed = np.zeros((len(weights), len(negative) + 1))
+            np.cumsum(np.take(weights, ascending, axis=1), axis=1, out=passed[:, 1:])
+            won = (own * (passed[:, below] + passed[:, up_to])).sum(axis=1) / 2.0  # half of a tie counts
+            with np.errstate(invalid="ignore"):
+                out[index, start:stop] = won / (own.sum(axis=1) * passed[:, -1])
+    return out
+
+
+def quantile_interval(values: Floats, level: float = 0.95) -> tuple[float, float]:
+    """Return the central interval of the values that are not NaN."""
+    known = values[~np.isnan(values)]
+    if len(known) == 0:
+        return math.nan, math.nan
+    tail = (1.0 - level) / 2.0
+    low, high = np.quantile(known, [tail, 1.0 - tail])
+    return float(low), float(high)

@@ -1,0 +1,262 @@
+"""Micro-batches: rows of requests that come at about the same time are answered, logged and acknowledged together.
+
+    request -> queue -> answered in one thread -> journal, in another -> the request's future
+
+The first row of a batch waits for others at most as long as declared, and a batch holds at most so many rows. While one
+batch is answered the next gathers, and the batch before it is written to the disk; all that wait there are written
+together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import threading
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from fragility.apps.serving.answering import Answering, Answers
+from fragility.apps.serving.entries import LogEntry
+from fragility.apps.serving.log import ServingLog
+from fragility.apps.serving.metrics import Metrics
+from fragility.apps.serving.requests import AskedRow, Kind, RequestError
+from fragility.base.errors import FragilityError, name_error
+
+UNWRITTEN = 4  # batches that are answered and not on the disk yet; the next one waits
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRules:
+    """How rows are gathered."""
+
+    wait: float = 0.0  # seconds that the first row of a batch waits for others
+    most: int = 256  # rows of a batch
+    most_queued: int = 10_000  # rows that may wait; more are refused
+
+
+class Answer(NamedTuple):
+    """The answer to a job."""
+
+    documents: list[dict[str, Any]]  # per row
+    time: dt.datetime
+
+
+@dataclass(eq=False, slots=True)
+class Job:
+    """Rows of one request that are answered alike."""
+
+    kind: Kind
+    rows: Sequence[AskedRow]
+    intervals: bool
+    logged: bool  # whether they go to the log; false for rows that are there already
+    answer: asyncio.Future[Answer] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+    @property
+    def key(self) -> tuple[Kind, bool, bool]:
+        """What the jobs of a batch have in common."""
+        return self.kind, self.intervals, self.logged
+
+
+class Outcome(NamedTuple):
+    """What came of jobs that were answered together."""
+
+    jobs: list[Job]
+    answers: Answers | RequestError
+    written: Future[None] | None = None  # done when the journal is on the disk; None for what is not logged
+
+
+class Batcher:
+    """Answers jobs in batches; everything but the answering and the writing happens in the event loop."""
+
+    def __init__(self, answering: Answering, log: ServingLog | None, rules: BatchRules, metrics: Metrics) -> None:
+        self.answering, self.log, self.rules, self.metrics = answering, log, rules, metrics
+        self._queue: deque[Job] = deque()
+        self._queued = 0  # rows
+        self._came = asyncio.Event()
+        self._answerer, self._writer = ThreadPoolExecutor(1, "answer"), ThreadPoolExecutor(1, "journal")
+        self._unwritten: deque[tuple[LogEntry, Future[None]]] = deque()
+        self._writing = threading.Lock()  # entries are written in the order in which they were answered
+        self._room = asyncio.Semaphore(UNWRITTEN)
+        self._task: asyncio.Task[None] | None = None
+        self._finishing: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        """Begin to answer."""
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """Stop answering; what is being written is finished."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await asyncio.gather(*self._finishing, return_exceptions=True)
+        for job in self._queue:
+            job.answer.cancel()
+        self._answerer.shutdown()
+        self._writer.shutdown()
+
+    @property
+    def queued(self) -> int:
+        """Rows that wait."""
+        return self._queued
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        """Put the jobs of a request into the queue, all or none of them."""
+        rows = sum(len(job.rows) for job in jobs)
+        if self._queued + rows > self.rules.most_queued:
+            raise RequestError(
+                503, "overloaded", f"{self._queued} rows wait for an answer already; try again in a moment"
+            )
+        self._queue.extend(jobs)
+        self._queued += rows
+        self.metrics.queue.set(self._queued)
+        self._came.set()
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._came.wait()
+            await self._room.acquire()  # what comes while the disk is behind joins the next batch
+            if self.rules.wait > 0 and self._queued < self.rules.most:
+                await asyncio.sleep(self.rules.wait)
+            jobs = self._take()
+            if not jobs:
+                self._room.release()
+                continue
+            self.metrics.batch.observe(sum(len(job.rows) for job in jobs))
+            outcomes = await loop.run_in_executor(self._answerer, self._answer, jobs)
+            finishing = asyncio.create_task(self._finish(outcomes))
+            self._finishing.add(finishing)
+            finishing.add_done_callback(self._finishing.discard)
+
+    def _take(self) -> list[Job]:
+        """Take the jobs of the next batch from the queue, in order; those that nobody waits for are dropped."""
+        jobs: list[Job] = []
+        rows = 0
+        while self._queue:
+            job = self._queue[0]
+            if not job.answer.done():
+                if jobs and (job.key != jobs[0].key or rows + len(job.rows) > self.rules.most):
+                    break
+                jobs.append(job)
+                rows += len(job.rows)
+            self._queue.popleft()
+            self._queued -= len(job.rows)
+        self.metrics.queue.set(self._queued)
+        if not self._queue:
+            self._came.clear()
+        return jobs
+
+    # --- in the threads -------------------------------------------------------------------------------------
+
+    def _answer(self, jobs: list[Job]) -> list[Outcome]:
+        """Answer all jobs at once; if that fails, halves of them, so that a row cannot spoil another's answer."""
+        first, rows = jobs[0], [row for job in jobs for row in job.rows]
+        try:
+            answers, entry = self._try(first, rows)
+        except RequestError as error:
+            if len(jobs) == 1:
+                return [Outcome(jobs, self._blame(first, error))]
+            half = len(jobs) // 2
+            return [*self._answer(jobs[:half]), *self._answer(jobs[half:])]
+        written = None if entry is None else self._begin_writing(entry, alone=len(jobs) == 1 and not self._queued)
+        return [Outcome(jobs, answers, written)]
+
+    def _try(self, job: Job, rows: Sequence[AskedRow]) -> tuple[Answers, LogEntry | None]:
+        """Return the answers to rows that are asked as those of a job, and what the log keeps of them."""
+        answers = self.answering.answer(job.kind, rows, intervals=job.intervals)
+        if self.log is None or not job.logged:
+            return answers, None
+        try:
+            return answers, answers.to_entry(rows)
+        except Exception as error:  # no row may stop the thread that answers all others
+            told = error if isinstance(error, FragilityError) else name_error(error)
+            raise RequestError(422, "not_loggable", "the row cannot be logged: ", told) from error
+
+    def _blame(self, job: Job, error: RequestError) -> RequestError:
+        """Return why a job is refused, with a row that is refused by itself where there is one."""
+        rows = job.rows
+        while len(rows) > 1:
+            half = rows[: len(rows) // 2]
+            rows = half if self._find_refusal(job, half) else rows[len(half) :]
+        own = error if len(job.rows) == 1 else self._find_refusal(job, rows)
+        if own is None:
+            return error
+        own.row = rows[0].place
+        return own
+
+    def _find_refusal(self, job: Job, rows: Sequence[AskedRow]) -> RequestError | None:
+        try:
+            self._try(job, rows)
+        except RequestError as error:
+            return error
+        return None
+
+    def _begin_writing(self, entry: LogEntry, alone: bool) -> Future[None]:
+        """Write an entry to the journal; return the future of that.
+
+        The other thread writes, so that the next rows are answered meanwhile; a row that came alone is spared the way.
+        """
+        written: Future[None] = Future()
+        self._unwritten.append((entry, written))
+        if alone:
+            self._write()
+        else:
+            self._writer.submit(self._write)
+        return written
+
+    def _write(self) -> None:
+        """Write all entries that wait to the journal, with one wait for the disk."""
+        assert self.log is not None
+        with self._writing:
+            waiting = [self._unwritten.popleft() for _ in range(len(self._unwritten))]
+            if not waiting:  # written together with the ones before
+                return
+            try:
+                self.log.append(*(entry for entry, _ in waiting))
+            except Exception as error:
+                for _, written in waiting:
+                    written.set_exception(_withhold(error))
+            else:
+                for _, written in waiting:
+                    written.set_result(None)
+
+    # --- in the event loop ----------------------------------------------------------------------------------
+
+    async def _finish(self, outcomes: list[Outcome]) -> None:
+        """Hand out answers when they are on the disk, and refusals."""
+        try:
+            for jobs, answers, written in outcomes:
+                try:
+                    if isinstance(answers, RequestError):
+                        raise answers
+                    if written is not None:
+                        await asyncio.wrap_future(written) if not written.done() else written.result()
+                        self.metrics.logged.inc(len(answers.events))
+                except RequestError as error:
+                    for job in jobs:
+                        if not job.answer.done():
+                            job.answer.set_exception(error)
+                else:
+                    self._hand_out(jobs, answers)
+        finally:
+            self._room.release()
+
+    def _hand_out(self, jobs: list[Job], answers: Answers) -> None:
+        start = 0
+        for job in jobs:
+            stop = start + len(job.rows)
+            if not job.answer.done():
+                job.answer.set_result(Answer(answers.documents[start:stop], answers.time))
+            start = stop
+        if jobs[0].logged:  # a row that is asked about again is counted once
+            for event in answers.events:
+                self.metrics.count_event(event)
+
+
+def _withhold(error: Exception) -> RequestError:
+    told = str(error) if isinstance(error, FragilityError) else name_error(error)
+    return RequestError(503, "not_logged", f"the answer is withheld because it could not be logged: {told}")

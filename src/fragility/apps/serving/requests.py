@@ -1,0 +1,301 @@
+"""Requests: what a client may send, as a JSON schema made from the protocol's fields, and how it is read.
+
+A request holds one row, or a list of rows under ``rows``:
+
+    {"row": {"age": 41, "income": null}, "id": "L17", "missing": ["income"], "stale": []}
+    {"rows": [{"row": {...}}, {"row": {...}, "id": "L18"}]}
+
+Everything else is refused in one sentence that names the row and the field.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+import pandas as pd
+
+from fragility.base.errors import FragilityError
+from fragility.base.files import parse_json
+from fragility.evidence.fields import TYPE_WORDS, Field
+from fragility.evidence.modes import make_records
+from fragility.evidence.rows import list_names
+from fragility.protocol import Protocol
+
+Kind: TypeAlias = Literal["check", "certify"]
+LARGEST_WHOLE = 2**53  # beyond it, JSON numbers mean different things to different readers
+LONGEST_ID = 200  # characters
+ROW_FIELDS = {"check": ("row", "id", "missing", "stale"), "certify": ("row", "id")}
+# The protocol says whether there is such a day. pandas also reads "now", which is another date when it is verified, and
+# takes "" for missing.
+DATE = re.compile(r"\d{4}-\d{2}-\d{2}([T ][0-9:.,]+)?(Z|[+-][0-9:]{2,6})?", re.ASCII)
+JSON_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", list: "a list"}
+
+
+class RequestError(FragilityError):
+    """A request that is refused; with the status of the answer, a code for programs, and the row that is meant."""
+
+    def __init__(self, status: int, code: str, *parts: Any, row: int | None = None) -> None:
+        super().__init__(*parts)
+        self.status, self.code, self.row = status, code, row
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the body of the answer: the one shape that all errors have."""
+        place = {} if self.row is None else {"row": self.row}
+        return {"error": {"code": self.code, "message": str(self), **place}}
+
+
+@dataclass(frozen=True, slots=True)
+class AskedRow:
+    """A row that somebody asks about."""
+
+    id: str
+    values: Mapping[str, Any]  # of every field, None where it is null or absent
+    missing: tuple[str, ...] | None = None  # None: the fields that are null
+    stale: tuple[str, ...] = ()
+    digest: str | None = None  # of what was asked; None where the id was made here
+    place: int = 0  # in its request
+
+    @property
+    def nulls(self) -> tuple[str, ...]:
+        return tuple(name for name, value in self.values.items() if value is None)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a request asks for."""
+
+    kind: Kind
+    rows: tuple[AskedRow, ...]
+    single: bool  # whether one row was sent, not a list
+    intervals: bool = False
+
+
+@dataclass(frozen=True)
+class RequestReader:
+    """Reads requests about the rows of a protocol."""
+
+    protocol: Protocol
+    most_rows: int
+    fields: dict[str, Field] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "fields", {own.name: own for own in self.protocol.fields})
+
+    def read(self, body: bytes, kind: Kind) -> Asked:
+        """Return what the body of a request asks for."""
+        try:
+            document = parse_json(body.decode("utf-8"))
+        except UnicodeDecodeError as error:
+            raise RequestError(400, "not_json", "the body must be JSON in UTF-8; it is not UTF-8") from error
+        except ValueError as error:
+            raise RequestError(400, "not_json", f"the body must be JSON: {error}") from error
+        if not isinstance(document, dict):
+            raise RequestError(422, "not_an_object", f"the body must be a JSON object, got {_name_type(document)}")
+        single = "rows" not in document
+        more = {"intervals"} if kind == "check" else set[str]()
+        wanted = {*ROW_FIELDS[kind], *more} if single else {"rows", *more}
+        _refuse_unknown(document, wanted, f"the body of a request to /v1/{kind}", None)
+        intervals = document.get("intervals", False)
+        if type(intervals) is not bool:
+            raise RequestError(422, "wrong_type", f"intervals must be true or false, got {_name_type(intervals)}")
+        listed = [{name: value for name, value in document.items() if name not in more}] if single else document["rows"]
+        if not isinstance(listed, list) or not 0 < len(listed) <= self.most_rows:
+            came = f"{len(listed)} rows" if isinstance(listed, list) else _name_type(listed)
+            raise RequestError(422, "too_many_rows", f"rows must be a list of 1 to {self.most_rows} rows, got {came}")
+        rows = tuple(self._read_row(each, kind, place, intervals) for place, each in enumerate(listed))
+        seen: dict[str, int] = {}
+        for place, row in enumerate(rows):
+            if seen.setdefault(row.id, place) != place:
+                told = f"the rows {seen[row.id]} and {place} of the request have the id {row.id!r}; give each its own"
+                raise RequestError(409, "repeated_id", told, row=place)
+        return Asked(kind, rows, single, intervals)
+
+    def _read_row(self, item: Any, kind: Kind, place: int, intervals: bool) -> AskedRow:
+        if not isinstance(item, dict):
+            raise RequestError(422, "wrong_type", f"row {place} must be an object, got {_name_type(item)}", row=place)
+        _refuse_unknown(item, ROW_FIELDS[kind], f"row {place}", place)
+        if not isinstance(item.get("row"), dict):
+            told = f"row {place} must hold the field values as an object under 'row', got {_name_type(item.get('row'))}"
+            raise RequestError(422, "wrong_type", told, row=place)
+        missing = self._read_names(item, "missing", place)
+        stale = self._read_names(item, "stale", place) or ()
+        if twice := [name for name in stale if name in (missing or ())]:
+            told = f"row {place} names {twice[0]!r} as missing and as stale; name it once"
+            raise RequestError(422, "missing_and_stale", told, row=place)
+        given = item["row"]
+        _refuse_unknown(given, self.fields, f"row {place}", place, "the model has no such field; its fields are ")
+        lacking = [name for name in self.fields if name not in given and name not in (missing or ())]
+        if lacking:
+            what = "send null where a value is missing" + (", or name the fields in missing" if kind == "check" else "")
+            told = f"row {place} lacks {list_names(lacking)}; {what}"
+            raise RequestError(422, "absent_field", told, row=place)
+        values = {name: _read_value(given.get(name), own, place) for name, own in self.fields.items()}
+        own_id = self._read_id(item, place)
+        digest = None if own_id is None else _digest_request(kind, intervals, item)
+        return AskedRow(uuid.uuid4().hex if own_id is None else own_id, values, missing, stale, digest, place)
+
+    def _read_id(self, item: Mapping[str, Any], place: int) -> str | None:
+        value = item.get("id")
+        if value is None:
+            return None
+        text = str(value)
+        if type(value) not in (str, int) or not 0 < len(text) <= LONGEST_ID or not text.isprintable():
+            told = f"the id of row {place} must be text of 1 to {LONGEST_ID} printable characters or a whole number"
+            raise RequestError(422, "wrong_id", f"{told}, got {_name_type(value)}", row=place)
+        return text
+
+    def _read_names(self, item: Mapping[str, Any], what: str, place: int) -> tuple[str, ...] | None:
+        names = item.get(what)
+        if names is None:
+            return None
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            told = f"{what} of row {place} must be a list of field names, got {_name_type(names)}"
+            raise RequestError(422, "wrong_type", told, row=place)
+        told = "the model has no such field; its fields are "
+        _refuse_unknown(dict.fromkeys(names), self.fields, f"{what} of row {place}", place, told)
+        return tuple(dict.fromkeys(names))
+
+
+def _refuse_unknown(
+    given: Mapping[str, Any], known: Any, where: str, place: int | None, advice: str = "its names are "
+) -> None:
+    unknown = [name for name in given if name not in known]
+    if unknown:
+        names = ", ".join(sorted(known) if isinstance(known, set) else known)
+        told = f"{where} names {unknown[0]!r:.80}; {advice}{names}"
+        raise RequestError(422, "unknown_field", told, row=place)
+
+
+def _read_value(value: Any, own: Field, place: int) -> Any:
+    """Return a JSON value as the type of its field; whole numbers may be written as 7.0."""
+    if value is None:
+        return None
+    kind = type(value)
+    if own.type in ("integer", "number") and kind in (int, float):
+        if (kind is int or own.type == "integer") and abs(value) > LARGEST_WHOLE:
+            told = f"{own.name!r} of row {place} is beyond 2**53, where JSON numbers are no longer exact"
+            raise RequestError(422, "out_of_range", told, row=place)
+        if own.type == "number":
+            return float(value)
+        return int(value) if value == int(value) else value  # the protocol says whether decimals are taken
+    if (own.type == "boolean" and kind is bool) or (own.type == "text" and kind is str):
+        return value
+    if own.type == "date" and kind is str and DATE.fullmatch(value):
+        return value
+    if own.type == "mixed" and kind in (bool, int, float, str):
+        return value
+    if own.type == "duration" and kind is str and value.startswith(("P", "-P")):
+        try:
+            return pd.Timedelta(value)
+        except ValueError:
+            pass
+    told = f"{own.name!r} of row {place} must be {_describe_field(own)} or null, got {_name_type(value)}"
+    raise RequestError(422, "wrong_type", told, row=place)
+
+
+def _describe_field(own: Field) -> str:
+    words = {
+        "integer": "a whole number",
+        "number": "a number",
+        "date": "a date as ISO 8601 text",
+        "duration": "a duration as ISO 8601 text, such as P1DT12H",
+        "mixed": "text, a number, true or false",
+        "empty": "null, as in the training data,",
+    }
+    return words.get(own.type, TYPE_WORDS[own.type])
+
+
+def _name_type(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, dict):
+        return "an object"
+    return f"{JSON_WORDS[type(value)]} ({json.dumps(value)[:40]})"
+
+
+def _digest_request(kind: str, intervals: bool, item: Mapping[str, Any]) -> str:
+    """Return a digest of what is asked under an id, the same for every order of names."""
+    text = json.dumps([kind, intervals, item], sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+# --- schemas --------------------------------------------------------------------------------------------------
+
+JSON_TYPES: dict[str, list[str]] = {
+    "integer": ["integer"],
+    "number": ["number"],
+    "boolean": ["boolean"],
+    "text": ["string"],
+    "date": ["string"],
+    "duration": ["string"],
+    "mixed": ["string", "number", "boolean"],
+    "empty": [],
+}
+
+
+def field_schema(own: Field) -> dict[str, Any]:
+    """Return the JSON schema of a field's values."""
+    schema: dict[str, Any] = {"type": [*JSON_TYPES[own.type], "null"]}
+    if own.type in ("date", "duration"):
+        schema["description"] = f"ISO 8601 ({own.type})"
+    if own.type == "integer":
+        schema |= {"minimum": -LARGEST_WHOLE, "maximum": LARGEST_WHOLE}
+    return schema | {"x-kind": own.kind}
+
+
+def row_schema(protocol: Protocol) -> dict[str, Any]:
+    """Return the JSON schema of a row's values."""
+    return {
+        "type": "object",
+        "description": "The raw values of one row by field; null where a value is missing.",
+        "properties": {own.name: field_schema(own) for own in protocol.fields},
+        "additionalProperties": False,
+    }
+
+
+def request_schema(kind: Kind, protocol: Protocol, most_rows: int) -> dict[str, Any]:
+    """Return the JSON schema of a request, which refers to the schema ``Row``."""
+    names = {"type": ["array", "null"], "items": {"enum": [own.name for own in protocol.fields]}}
+    properties: dict[str, Any] = {
+        "row": {"$ref": "#/components/schemas/Row"},
+        "id": {
+            "type": ["string", "integer", "null"],
+            "maxLength": LONGEST_ID,
+            "description": "A name of your own for the row; one is made if there is none.",
+        },
+        "missing": {**names, "description": "Missing fields; by default those that are null."},
+        "stale": {**names, "description": "Fields whose values are older than they should be."},
+    }
+    own = {name: properties[name] for name in ROW_FIELDS[kind]}
+    intervals = {"type": "boolean", "description": "Also find the stability interval of every field."}
+    more = {"intervals": intervals} if kind == "check" else {}
+    item = {"type": "object", "properties": own, "required": ["row"], "additionalProperties": False}
+    listed = {"type": "array", "minItems": 1, "maxItems": most_rows, "items": item}
+    many = {"type": "object", "properties": {"rows": listed, **more}, "required": ["rows"]}
+    return {"oneOf": [{**item, "properties": {**own, **more}}, {**many, "additionalProperties": False}]}
+
+
+def example_row(protocol: Protocol) -> dict[str, Any]:
+    """Return a row made of values that the protocol knows, as JSON values; null where it knows none."""
+    made = make_records(protocol.fields, protocol.modes, {column.name: column.baseline for column in protocol.columns})
+    values, example = {} if made is None else made[0], dict[str, Any]()
+    for own in protocol.fields:
+        value = values.get(own.name)
+        try:
+            read = _read_value(value, own, 0)
+        except RequestError:
+            example[own.name] = None
+        else:
+            example[own.name] = read if own.type == "integer" else value
+    return example
+
+
+def list_rows(rows: Sequence[AskedRow]) -> dict[str, list[Any]]:
+    """Return the values of rows by field."""
+    return {name: [row.values[name] for row in rows] for name in rows[0].values}

@@ -1,0 +1,319 @@
+"""Following a stream of decisions: days are counted, a reference is set, and each look asks whether something changed.
+
+The first days are the reference. For each column they give bounds of its mean (Clopper-Pearson for shares, empirical
+Bernstein for means); declared rates and a released audit take their place where given. Then every stream, a column that
+must not rise or must not fall, is watched by a `Detector`: half of alpha is spent on the bounds of the reference, half
+on the detectors, each half shared equally by the streams (Bonferroni).
+
+An alarm stays open until the rows speak for a return: the sum of log likelihood ratios of the bound against a rate
+halfway between the bound and what was seen since the change, restarted at 0 whenever it is negative, reaches ln 100; or
+until the mean since the change is no longer beyond the bound. An outage that becomes much smaller may end the alarm too
+early; it then raises the next one.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from fragility.analysis.policy import upper_limit
+from fragility.apps.watching.events import EPOCH, OF_FIELDS, Column, EventBatch, EventLayout
+from fragility.apps.watching.references import ReferenceSums
+from fragility.apps.watching.sequences import SHARES, Detector, MeanSequence, bet_on_values, weigh_start
+from fragility.base.arrays import Floats, Integers
+from fragility.gate.estimates import bound_mean
+
+LOOK_ROWS = 25  # decisions between two looks
+RETURN_EVIDENCE = math.log(100.0)
+
+Direction: TypeAlias = Literal["up", "down"]
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A column that is watched for a rise or for a fall."""
+
+    place: int  # of the column
+    column: Column
+    direction: Direction
+
+
+def list_streams(columns: tuple[Column, ...]) -> tuple[Stream, ...]:
+    """Return what is watched: states of fields for a rise, everything else both ways."""
+    found = []
+    for place, column in enumerate(columns):
+        found.append(Stream(place, column, "up"))
+        if column.measure not in OF_FIELDS:
+            found.append(Stream(place, column, "down"))
+    return tuple(found)
+
+
+@dataclass(slots=True, eq=False)
+class DayTally:
+    """What was counted on one day; C columns."""
+
+    day: int
+    columns: int
+    groups: int
+    intervals: dict[int, MeanSequence]  # of the columns that are means
+    rows: int = 0
+    n: Floats = field(init=False)  # (C,) decisions that a column is a mean over
+    k: Floats = field(init=False)  # (C,) sums
+    squares: Floats = field(init=False)  # (C,) sums of squares
+    changed: Floats = field(init=False)  # (C,) sums of p_change over the decisions that have the property
+    without: Integers = field(init=False)  # (G,) decisions made without some field of the group
+    p_change: float = 0.0
+    decided_without: int = 0  # decisions with a missing or stale field
+
+    def __post_init__(self) -> None:
+        self.n, self.k, self.squares, self.changed = (np.zeros(self.columns) for _ in range(4))
+        self.without = np.zeros(self.groups, dtype=np.int64)
+
+
+def sum_days(days: Sequence[DayTally], name: str) -> Floats:
+    """Return what was counted over some days, for instance ``n``."""
+    return np.asarray(np.sum([getattr(day, name) for day in days], axis=0))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reference:
+    """What the streams are compared with: the mean of each column (C,), and its bounds."""
+
+    mean: Floats  # NaN without decisions
+    lower: Floats
+    upper: Floats
+    rows: int
+
+
+@dataclass(slots=True, eq=False)
+class Episode:
+    """An alarm, as it is being followed."""
+
+    stream: Stream
+    raised: int  # day
+    raised_at: int  # decisions read by then, those of the reference included
+    since: int  # day on which the change probably began
+    n: float  # decisions since then
+    k: float  # their sum; of 1 - x for a fall
+    changed: float  # sum of p_change over those that have the property
+    known: float  # how many of these have a p_change
+    closed: int | None = None
+    back: float = 0.0  # evidence of a return
+
+
+@dataclass(frozen=True, slots=True)
+class FollowSettings:
+    """How a stream is watched."""
+
+    alpha: float
+    horizon: int
+    reference_days: int
+    allowance: float
+    rates: Mapping[str, float] = field(default_factory=dict)  # declared, by field
+
+
+class Follower:
+    """Days, reference, detectors and alarms of a stream of decisions, which is fed in order."""
+
+    def __init__(
+        self,
+        layout: EventLayout,
+        settings: FollowSettings,
+        released: DayTally | None = None,
+        kept: ReferenceSums | None = None,
+    ) -> None:
+        """released: in place of what it shows; kept: a reference that was set earlier, up to its last day."""
+        self.layout, self.settings, self.released, self.kept = layout, settings, released, kept
+        self.sums: ReferenceSums | None = None  # of the reference days
+        self.columns = layout.columns
+        self.streams = list_streams(self.columns)
+        self.shares = len(self.columns) - len(layout.means)
+        self.days: list[DayTally] = []
+        self.episodes: list[Episode] = []
+        self.reference: Reference | None = None
+        self.rows = 0
+        self._detector: Detector | None = None
+        self._open: dict[int, Episode] = {}
+        self._look, self._watched_days = 0, 0
+        self._place = np.array([stream.place for stream in self.streams])
+        self._falls = np.array([stream.direction == "down" for stream in self.streams])
+        self._means = [place for place, stream in enumerate(self.streams) if stream.column.is_mean]
+        self._repeated = [place for place, column in enumerate(self.columns) if column.measure == "repeated"]
+        self._early = next(place for place, column in enumerate(self.columns) if column.measure == "flips_early")
+
+    @property
+    def level(self) -> float:
+        """The alpha of one stream, of one half."""
+        return self.settings.alpha / 2.0 / len(self.streams)
+
+    # --- feeding --------------------------------------------------------------------------------------------
+
+    def follow(self, piece: EventBatch) -> None:
+        """Take in consecutive decisions of one day, as `cut_by_day` hands them out."""
+        day = int(piece.day[0])
+        if not self.days or self.days[-1].day != day:
+            self._begin_day(day)
+        starts = np.arange(0, len(piece), LOOK_ROWS)
+        n, k, changes = self._count(piece, starts)
+        self._tally(piece, n, k, changes[:, :, 0])
+        if self._detector is not None:
+            self._watch(self._detector, day, n, k, changes, piece, starts)
+        self.rows += len(piece)
+
+    def _begin_day(self, day: int) -> None:
+        if self._detector is None and self._is_after_reference(day):
+            self.set_reference()
+        self.days.append(self.new_tally(day))
+        self._look = 0
+        if self._detector is not None:
+            if self._watched_days and self._watched_days % self.settings.horizon == 0:
+                self._detector.restart()  # a new horizon, with an alpha of its own
+            self._watched_days += 1
+
+    def _is_after_reference(self, day: int) -> bool:
+        if self.kept is not None:
+            return day > (self.kept.last - EPOCH).days
+        return len(self.days) >= self.settings.reference_days
+
+    def new_tally(self, day: int) -> DayTally:
+        """Return a day without decisions."""
+        means = {self.shares + place: MeanSequence(self.settings.alpha) for place in range(len(self.layout.means))}
+        return DayTally(day, len(self.columns), len(self.layout.groups), means)
+
+    def _count(self, piece: EventBatch, starts: Integers) -> tuple[Floats, Floats, Floats]:
+        """Return decisions and sums of each look, both (L, C), and (L, C, 2) sums and numbers of its p_change."""
+        sizes = np.diff([*starts, len(piece)]).astype(np.float64)
+        n = np.repeat(sizes[:, None], len(self.columns), axis=1)
+        n[:, self._early] = np.add.reduceat(piece.confident.astype(np.float64), starts)
+        n[:, self._repeated] = np.add.reduceat(piece.paired.astype(np.float64), starts)[:, None]
+        k = np.concatenate(
+            [
+                np.add.reduceat(piece.shares.astype(np.float64), starts, axis=0),
+                np.add.reduceat(piece.means, starts, axis=0),
+            ],
+            axis=1,
+        )
+        changes = np.zeros((*k.shape, 2))
+        known = np.flatnonzero(~np.isnan(piece.p_change))  # NaN: nothing was missing
+        chances = np.stack([piece.p_change[known], np.ones(len(known))], axis=1)
+        struck = piece.shares[known][:, :, None] * chances[:, None, :]
+        np.add.at(changes[:, : self.shares], known // LOOK_ROWS, struck)
+        return n, k, changes
+
+    def _tally(self, piece: EventBatch, n: Floats, k: Floats, changed: Floats) -> None:
+        today = self.days[-1]
+        today.rows += len(piece)
+        today.n += n.sum(axis=0)
+        today.k += k.sum(axis=0)
+        today.squares[: self.shares] = today.k[: self.shares]
+        today.squares[self.shares :] += (piece.means**2).sum(axis=0)
+        today.changed += changed.sum(axis=0)
+        today.without += piece.without.sum(axis=0)
+        today.decided_without += int(piece.shares[:, : 2 * len(self.layout.fields)].any(axis=1).sum())
+        today.p_change += float(np.nansum(piece.p_change))
+        for place, sequence in today.intervals.items():
+            sequence.add(piece.means[:, place - self.shares])
+
+    # --- the reference --------------------------------------------------------------------------------------
+
+    def set_reference(self) -> None:
+        """End the reference days: bounds of each column, and a detector of each stream."""
+        self.sums = self.kept or ReferenceSums(
+            EPOCH + dt.timedelta(days=self.days[0].day),
+            EPOCH + dt.timedelta(days=self.days[-1].day),
+            sum(day.rows for day in self.days),
+            *(sum_days(self.days, name) for name in ("n", "k", "squares")),
+        )
+        n, k, squares = self.sums.n, self.sums.k, self.sums.squares
+        if self.released is not None:  # what the audit shows is taken from it, the state of fields from the days
+            told = self.released.n > 0
+            n, k, squares = (
+                np.where(told, getattr(self.released, name), own)
+                for name, own in (("n", n), ("k", k), ("squares", squares))
+            )
+        mean, lower, upper = np.full(len(n), np.nan), np.zeros(len(n)), np.ones(len(n))
+        for place in np.flatnonzero(n > 0).tolist():
+            mean[place] = k[place] / n[place]
+            lower[place], upper[place] = self._bound(place, n[place], k[place], squares[place])
+        for place, column in enumerate(self.columns):
+            if column.measure == "missing" and column.name is not None and column.name in self.settings.rates:
+                mean[place] = lower[place] = upper[place] = self.settings.rates[column.name]
+        self.reference = Reference(mean, lower, upper, self.sums.rows)
+        ends = np.where(self._falls, 1.0 - lower[self._place], upper[self._place])
+        self._detector = Detector(np.minimum(ends + self.settings.allowance, 1.0), self.level)
+
+    def _bound(self, place: int, n: float, k: float, squares: float) -> tuple[float, float]:
+        level = 1.0 - self.level
+        if place < self.shares:
+            lower = 1.0 - float(upper_limit(n - k, n, level))
+            return lower, float(upper_limit(k, n, level))
+        if n < 2:
+            return 0.0, 1.0
+        mean = k / n
+        return bound_mean(int(n), mean, max(squares - n * mean * mean, 0.0) / (n - 1), level)
+
+    # --- watching -------------------------------------------------------------------------------------------
+
+    def _watch(
+        self,
+        detector: Detector,
+        day: int,
+        n: Floats,
+        k: Floats,
+        changes: Floats,
+        piece: EventBatch,
+        starts: Integers,
+    ) -> None:
+        counts = n[:, self._place]
+        sums = np.where(self._falls, counts - k[:, self._place], k[:, self._place])  # (L, m)
+        means = self._bet_on_means(detector, piece, starts)
+        gain = np.log1p(SHARES * (1.0 / detector.bounds[:, None] - 1.0))  # (m, J) of a decision with the property
+        loss = np.log1p(-SHARES)
+        seen = np.concatenate([counts[:, :, None], sums[:, :, None], changes[:, self._place]], axis=2)
+        for look in range(len(starts)):
+            self._look += 1
+            weight = weigh_start(self._look, self.settings.horizon)
+            gains = sums[look, :, None] * gain + (counts - sums)[look, :, None] * loss
+            gains[self._means] = means[look]
+            reached = detector.look(gains, weight, day, seen[look])
+            decisions = self.rows + min(int(starts[look]) + LOOK_ROWS, len(piece))
+            raised = [int(stream) for stream in np.flatnonzero(reached) if int(stream) not in self._open]
+            for stream in list(self._open):
+                self._continue(detector, stream, day, seen[look, stream])
+            for stream in raised:
+                self._raise(detector, stream, day, decisions)
+
+    def _bet_on_means(self, detector: Detector, piece: EventBatch, starts: Integers) -> Floats:
+        """Return (L, M, J) the log gains of each look on the streams that are means."""
+        found = np.zeros((len(starts), len(self._means), len(SHARES)))
+        for place, stream in enumerate(self._means):
+            values = piece.means[:, self.streams[stream].place - self.shares]
+            own = bet_on_values(1.0 - values if self._falls[stream] else values, float(detector.bounds[stream]))
+            found[:, place] = np.add.reduceat(own, starts, axis=0)
+        return found
+
+    def _raise(self, detector: Detector, stream: int, day: int, decisions: int) -> None:
+        since, seen = detector.explain(stream)
+        episode = Episode(self.streams[stream], day, decisions, int(since), *seen.tolist())
+        self.episodes.append(episode)
+        self._open[stream] = episode
+
+    def _continue(self, detector: Detector, stream: int, day: int, seen: Floats) -> None:
+        """Add a block of rows to an open alarm, and close it if they speak for a return."""
+        episode, (n, k, changed, known) = self._open[stream], seen.tolist()
+        episode.n, episode.k = episode.n + n, episode.k + k
+        episode.changed, episode.known = episode.changed + changed, episode.known + known
+        bound, mean = float(detector.bounds[stream]), episode.k / episode.n
+        if mean > bound:
+            rate = (bound + mean) / 2.0
+            ratio = k * math.log(bound / rate) + (n - k) * math.log((1.0 - bound) / (1.0 - rate))
+            episode.back = max(episode.back + ratio, 0.0)
+        if mean <= bound or episode.back >= RETURN_EVIDENCE:
+            episode.closed = day
+            del self._open[stream]
+            detector.restart(np.arange(len(self.streams)) == stream)

@@ -1,0 +1,382 @@
+"""Where decisions come from: dated audits, or the sealed log of `fragility serve`. Both are read part by part."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain, islice
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fragility.apps.serving.entries import LogSchemas
+from fragility.apps.serving.log import LOG_FILE, list_audits
+from fragility.apps.serving.sealing import AuditPlace, read_part
+from fragility.apps.watching.events import (
+    EPOCH,
+    EventBatch,
+    EventLayout,
+    Measure,
+    check_figures,
+    days_of,
+    find_out_of_time,
+    find_outside,
+    find_repeats,
+    lay_out_log,
+    make_batch,
+    spread_lists,
+)
+from fragility.audits import Audit, StoredAudit, open_audit
+from fragility.audits.comparison import differences_between, list_differences
+from fragility.audits.folder import MANIFEST_FILE, read_manifest
+from fragility.audits.measures import FLIPS_EARLY, MeasuredRows, list_columns
+from fragility.base.arrays import Booleans, Floats, Integers
+from fragility.base.errors import Advice, CertificateError, DataError
+from fragility.pages.wording import write_count
+from fragility.protocol import Protocol
+from fragility.scores import flips_early
+
+DATE = re.compile(r"(?<!\d)(\d{4})-?(\d{2})-?(\d{2})(?!\d)")
+EVENT_COLUMNS = ("time", "decision", "confidence", "exposure", "flip_budget", "missing", "stale", "p_change")
+AUDIT_COLUMNS = ("predicted", "exposure")
+MOST_DAYS = 5  # named of those that are set aside
+BATCH_VALUES = 2**20  # values of a log that are taken together, whatever the size of its parts
+
+Days: TypeAlias = tuple[dt.date, ...]
+
+
+def is_log(folder: str | os.PathLike[str]) -> bool:
+    """Whether a folder is a log of `fragility serve`."""
+    return (Path(folder) / LOG_FILE).exists()
+
+
+@dataclass(frozen=True, eq=False)
+class LoggedDecisions:
+    """The decisions of a log: those of its last protocol and classes, in the order in which they were sealed.
+
+    What is sealed while the log is read, and audit folders that are begun meanwhile, may be left out.
+    """
+
+    folder: Path
+    audits: tuple[Path, ...]  # of the last protocol and classes
+    left_out: int  # audit folders before them
+
+    @classmethod
+    def of(cls, folder: Path) -> LoggedDecisions:
+        """List what a log holds now; refuse one without sealed rows."""
+        found = list_audits(folder)
+        if not found:
+            raise DataError(f"the log {folder} has no sealed rows yet; watch it again later")
+        manifests = map(read_manifest, found)
+        kinds = [(manifest.protocol_digest, manifest.model.classes) for manifest in manifests]
+        since = max((place + 1 for place, kind in enumerate(kinds) if kind != kinds[-1]), default=0)
+        return cls(folder, tuple(found[since:]), since)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader has to know of the log."""
+        found = []
+        if self.left_out:
+            before = write_count(self.left_out, "audit folder")
+            found.append(f"Protocol or classes were changed; left out: {before} from before that.")
+        if self.out_of_time:
+            told = [f"{count:,} of {EPOCH + dt.timedelta(days=day)}" for day, count in self.out_of_time.items()]
+            more = f" and {len(told) - MOST_DAYS} other days" if len(told) > MOST_DAYS else ""
+            total = write_count(sum(self.out_of_time.values()), "decision")
+            found.append(
+                f"Set aside, because their day contradicts the decisions around them: {total} "
+                f"({', '.join(told[:MOST_DAYS])}{more}). Was a clock wrong?"
+            )
+        return tuple(found)
+
+    @property
+    def lacks_beginning(self) -> bool:
+        """Whether the first audit folders under this protocol were moved away."""
+        return not self.left_out and int(self.audits[0].name) > 1
+
+    @cached_property
+    def _runs(self) -> tuple[Integers, Integers, Booleans]:
+        """Runs of consecutive decisions of one day: the day, how many they are, and whether they are out of time."""
+        schemas, days = LogSchemas.of(self.protocol, self.last.classes), list[Integers]()
+        for place, index in self._places:
+            days.append(days_of(read_columns_of(place.events, index, schemas.events, ["time"]).column("time")))
+        every = np.concatenate(days)
+        starts = np.concatenate([[0], np.flatnonzero(np.diff(every)) + 1])
+        counts = np.diff([*starts, len(every)])
+        return every[starts], counts, find_out_of_time(every[starts], counts)
+
+    @cached_property
+    def out_of_time(self) -> dict[int, int]:
+        """How many decisions are set aside, by day."""
+        days, counts, out = self._runs
+        return {int(day): int(counts[out & (days == day)].sum()) for day in np.unique(days[out])}
+
+    @cached_property
+    def last(self) -> StoredAudit:
+        """The last audit folder."""
+        return StoredAudit(self.audits[-1])
+
+    @property
+    def protocol(self) -> Protocol:
+        return self.last.protocol
+
+    @cached_property
+    def layout(self) -> EventLayout:
+        return lay_out_log(self.protocol, self.last.classes, ranged=True)
+
+    def batches(self, min_confidence: float) -> Iterator[EventBatch]:
+        """Return all sealed decisions, some at a time."""
+        layout, names = self.layout, self.layout.fields
+        for events, rows in join_parts(self._parts(), max(BATCH_VALUES // len(layout.columns), 2)):
+            missing, stale = (
+                spread_lists(events.column(word).combine_chunks(), names, word) for word in ("missing", "stale")
+            )
+            columns = {name: rows.column(name).to_numpy(zero_copy_only=False) for name in layout.ranged}
+            yield make_batch(
+                layout,
+                day=days_of(events.column("time")),
+                decision=events.column("decision"),
+                confidence=check_figures("confidence", _floats(events, "confidence")),
+                early=flips_early(_integers(events, "flip_budget"), self.protocol.depth),
+                means=[check_figures("exposure", _floats(events, "exposure"))],
+                min_confidence=min_confidence,
+                missing=missing,
+                stale=stale,
+                outside=find_outside(columns, layout.ranged, self.protocol) if layout.ranged else None,
+                repeated=find_repeats([code_values(rows.column(name)) for name in names], missing),
+                p_change=check_figures("p_change", _floats(events, "p_change"), may_lack=True),
+            )
+
+    def _parts(self) -> Iterator[tuple[pa.Table, pa.Table]]:
+        """Return events and rows, part by part."""
+        schemas = LogSchemas.of(self.protocol, self.last.classes)
+        _, counts, out = self._runs
+        kept, start = np.repeat(~out, counts), 0
+        for place, index in self._places:
+            events = read_columns_of(place.events, index, schemas.events, EVENT_COLUMNS)
+            rows = read_columns_of(place.rows, index, schemas.rows, self.layout.fields)
+            if len(rows) != len(events):
+                raise CertificateError(
+                    f"part {index} of {place.events} has {len(events)} events but {len(rows)} rows; restore the log"
+                )
+            own, start = kept[start : start + len(events)], start + len(events)
+            if not own.all():
+                events, rows = events.filter(pa.array(own)), rows.filter(pa.array(own))
+            if len(events):
+                yield events, rows
+
+    @cached_property
+    def _places(self) -> tuple[tuple[AuditPlace, int], ...]:
+        """Every part, by its audit folder and place; what is sealed from now on is left out."""
+        places = [(AuditPlace(self.folder, int(audit.name)), read_manifest(audit)) for audit in self.audits]
+        return tuple((place, i) for place, said in places for i in range(len(said.files_of("certificates"))))
+
+    def first_audit(self) -> Audit:
+        """The certificates of the first days."""
+        return StoredAudit(self.audits[0])
+
+    def models(self) -> list[tuple[str, str]]:
+        """Return the models that answered, in order: kind and fingerprint, each once in a row."""
+        found = [read_manifest(audit).model for audit in self.audits]
+        return drop_repeated([(model.kind, model.fingerprint) for model in found])
+
+
+def read_columns_of(folder: Path, index: int, schema: pa.Schema, columns: Sequence[str]) -> pa.Table:
+    """Return some columns of a part; refuse a part that no log has."""
+    expected = pa.schema([schema.field(name) for name in columns])
+    try:
+        found = read_part(folder, index, list(columns))
+    except KeyError:
+        found = None
+    if found is None or found.schema.types != expected.types:
+        raise CertificateError(f"part {index} of {folder} has other columns than those of a log; restore the log")
+    return found
+
+
+def join_parts(parts: Iterator[tuple[pa.Table, pa.Table]], rows: int) -> Iterator[tuple[pa.Table, pa.Table]]:
+    """Return parts joined to about so many rows, an even number of them except at the end."""
+    waiting: list[tuple[pa.Table, pa.Table]] = []
+    for part in parts:
+        waiting.append(part)
+        count = sum(len(events) for events, _ in waiting)
+        if count >= rows:
+            whole = [pa.concat_tables([pair[side] for pair in waiting]) for side in (0, 1)]
+            even = count // 2 * 2
+            yield whole[0].slice(0, even), whole[1].slice(0, even)
+            waiting = [(whole[0].slice(even), whole[1].slice(even))] if even < count else []
+    if waiting:
+        yield pa.concat_tables([pair[0] for pair in waiting]), pa.concat_tables([pair[1] for pair in waiting])
+
+
+def code_values(column: pa.ChunkedArray) -> Integers:
+    """Return (n,) numbers that are equal where values are; -1 where there is none."""
+    coded = pc.dictionary_encode(column.combine_chunks())
+    return np.asarray(pc.fill_null(coded.indices, -1).to_numpy(zero_copy_only=False), dtype=np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class DatedAudits:
+    """Audits with a date each, in the order of time: what a day decided."""
+
+    audits: tuple[Audit, ...]
+    dates: Days
+    by_sets: bool = False  # whether early flips are counted over all sets of groups, which every audit searched
+
+    @classmethod
+    def of(cls, audits: Sequence[Audit | str | os.PathLike[str]], dates: Sequence[dt.date | str] | None) -> DatedAudits:
+        """Open the audits; dates are given, or read from the names of their folders."""
+        opened = [audit if isinstance(audit, Audit) else open_audit(audit) for audit in audits]
+        known = list(dates) if dates is not None else [_date_of(audit) for audit in opened]
+        if len(known) != len(opened):
+            raise DataError(
+                f"one date per audit was expected: {len(opened)} audits, {len(known)} dates; correct ",
+                Advice("dates", "--dates"),
+            )
+        days = [read_date(each) for each in known]
+        if len(set(days)) < len(days):
+            repeated = next(day for day in days if days.count(day) > 1)
+            raise DataError(
+                f"two audits are dated {repeated}; give each a date of its own with ", Advice("dates", "--dates")
+            )
+        order = sorted(range(len(days)), key=lambda place: days[place])
+        made = cls(tuple(opened[i] for i in order), tuple(days[i] for i in order))
+        made._check()
+        return made
+
+    def _check(self) -> None:
+        """Refuse audits that cannot stand on one line of time."""
+        first = self.audits[0]
+        for audit, date in zip(self.audits, self.dates, strict=True):
+            if len(audit) == 0:
+                raise DataError(f"the audit of {date} has no certificates; leave it out")
+            if [*map(str, audit.classes)] != [*map(str, first.classes)]:
+                raise DataError(
+                    f"the audit of {date} is of a model with other classes than the first one; watch it alone"
+                )
+            deciding = [one for one in differences_between(first.protocol, audit.protocol) if one.decides_flips]
+            if deciding:
+                raise DataError(
+                    f"the audit of {date} was made under a protocol that differs from the first in "
+                    f"{list_differences(deciding)}, so a change over time is not the model's; audit all under one "
+                    "protocol"
+                )
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader has to know of the audits."""
+        counted = ("Early flips are counted over all sets of groups.",) if self.by_sets else ()
+        rated = any(audit.lattice_declaration and audit.lattice_declaration.has_failures for audit in self.audits)
+        if not rated or "lost" in self.layout.means:
+            return counted
+        return (*counted, "Decisions lost are not watched, since not all audits were made with the same rates.")
+
+    @property
+    def protocol(self) -> Protocol:
+        return self.audits[0].protocol
+
+    @property
+    def last(self) -> Audit:
+        """The latest audit."""
+        return self.audits[-1]
+
+    @cached_property
+    def layout(self) -> EventLayout:
+        lattices = [audit.lattice_declaration for audit in self.audits]
+        rated = {str(each.rates) for each in lattices if each is not None and each.has_failures}
+        same = all(each is not None and each.has_failures for each in lattices) and len(rated) == 1
+        means: tuple[Measure, ...] = ("exposure", "lost") if same else ("exposure",)
+        return EventLayout((), (), tuple(map(str, self.audits[0].classes)), means, ())
+
+    def batches(self, min_confidence: float) -> Iterator[EventBatch]:
+        """Return all certificates, some at a time."""
+        for audit, date in zip(self.audits, self.dates, strict=True):
+            yield from read_audit(audit, self.layout, (date - EPOCH).days, min_confidence, by_sets=self.by_sets)
+
+    def models(self) -> list[tuple[str, str]]:
+        """Return the models, in order: kind and fingerprint, each once in a row."""
+        found = [audit.manifest.model for audit in self.audits]
+        return drop_repeated([(model.kind, model.fingerprint) for model in found])
+
+
+def read_audit(
+    audit: Audit, layout: EventLayout, day: int, min_confidence: float, *, by_sets: bool
+) -> Iterator[EventBatch]:
+    """Return the certificates of an audit as decisions of one day; columns that a log alone has are left empty.
+
+    by_sets: count early flips over all sets of groups, which the audit must have searched; else along the path.
+    """
+    extra = ["failure_probability"] if "lost" in layout.means else []
+    for table in audit.batches(list(dict.fromkeys([*AUDIT_COLUMNS, *extra, *list_columns([FLIPS_EARLY], audit)]))):
+        yield make_batch(
+            layout,
+            day=np.full(len(table), day, dtype=np.int64),
+            decision=table.column("predicted"),
+            confidence=_floats(table, "confidence"),
+            early=MeasuredRows(table, audit, min_confidence, search=by_sets).bounds.flips_early,
+            means=[_floats(table, name) for name in ("exposure", *extra)],
+            min_confidence=min_confidence,
+        )
+
+
+def drop_repeated(models: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return the models without those that follow on themselves."""
+    return [
+        model
+        for model, before in zip(models, chain([None], islice(models, len(models))), strict=False)
+        if model != before
+    ]
+
+
+def read_date(value: dt.date | str) -> dt.date:
+    """Return a date; refuse a text that is none."""
+    if isinstance(value, dt.datetime):
+        return value.date()
+    if isinstance(value, dt.date):
+        return value
+    try:
+        return dt.date.fromisoformat(value)
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"a date such as 2026-11-18 was expected, got {value!r:.80}; correct ", Advice("dates", "--dates")
+        ) from error
+
+
+def _date_of(audit: Audit) -> dt.date:
+    """Return the date in the name of an audit's folder, since the manifest holds no time."""
+    folder = audit.folder if isinstance(audit, StoredAudit) else None
+    found = DATE.search(folder.resolve().name) if folder is not None else None
+    if found is not None:
+        try:
+            return dt.date(*map(int, found.groups()))
+        except ValueError:
+            pass
+    name = "an audit in memory" if folder is None else f"the folder {folder}"
+    raise DataError(
+        f"{name} has no date such as 2026-11-18 in its name; give the dates with ", Advice("dates", "--dates")
+    )
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse a folder that is neither an audit nor a log."""
+    if not is_log(folder) and not (folder / MANIFEST_FILE).exists():
+        raise DataError(
+            f"{folder} is neither an audit folder nor a log of `fragility serve`; a folder with {MANIFEST_FILE} or "
+            f"{LOG_FILE} was expected"
+        )
+
+
+def _floats(table: pa.Table, name: str) -> Floats:
+    return np.asarray(table.column(name).to_numpy(), dtype=np.float64)
+
+
+def _integers(table: pa.Table, name: str) -> Integers:
+    if table.column(name).null_count:
+        raise DataError(f"the log has a decision with no {name}; restore the log")
+    return np.asarray(table.column(name).to_numpy(), dtype=np.int64)

@@ -1,0 +1,484 @@
+"""Certificates: the certificates of one audit as a sequence, a table, and a folder.
+
+Every byte of the folder is bound: rows by their digests, rows together by the root digest, files and manifest by
+theirs. docs/format.md describes every field, so that someone else can write another reader.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from fragility.audits.audit import Audit, find_position, find_positions
+from fragility.audits.certificate import Certificate
+from fragility.audits.folder import read_folder, read_protocol_signature, write_folder
+from fragility.audits.manifest import BLOCKS, ComparedBaselines, Manifest
+from fragility.audits.parts import PART_ROWS, cut
+from fragility.base.arrays import Floats
+from fragility.base.canonical import combine_digests, digest_bytes
+from fragility.base.errors import Advice, CertificateError
+from fragility.base.libraries import say_lacking
+from fragility.blocks.baselines.comparison import COMPARED_CLAIMS, BaselineComparison, check_comparison
+from fragility.blocks.block import BlockDeclaration
+from fragility.blocks.choice import RowChoice, compare_ids
+from fragility.blocks.claims import (
+    Claims,
+    context_digest,
+    digest_from_text,
+    row_digests,
+    table_of,
+)
+from fragility.blocks.intervals.values import (
+    IntervalsClaims,
+    IntervalsDeclaration,
+    intervals_context,
+    with_intervals,
+)
+from fragility.blocks.lattice.values import (
+    LatticeClaims,
+    LatticeDeclaration,
+    lattice_claims_of,
+    lattice_context,
+    split_block,
+    with_block,
+)
+from fragility.blocks.modes import ModesClaims, ModesDeclaration, modes_context, with_modes
+from fragility.pages.curve import draw_curve_svg
+from fragility.pages.svg import draw_table, escape, put_side_by_side
+from fragility.pages.wording import describe_curve
+from fragility.protocol import Protocol
+
+SHOWN_ROWS = 10
+
+
+class Certificates(Audit):
+    """The certificates of one audit: a sequence of :class:`Certificate`, and a table.
+
+    ``certs[0]`` is one certificate, ``certs[0:5]`` are certificates of their own. :func:`audit` makes them, ``load``
+    reads them from a folder.
+
+    Parameters
+    ----------
+    table : pyarrow.Table
+        One row per prediction, in the format's columns.
+    protocol : Protocol
+        The protocol they were made under.
+    manifest : Manifest
+        What binds the rest: model, input, engine, versions and digests.
+    protocol_signature : bytes, optional
+        The envelope that signed the protocol before the audit, where the manifest names one.
+    baselines : BaselineComparison, optional
+        The same confident rows under every baseline that the model admits, where the manifest says so.
+
+    See Also
+    --------
+    audit : Make certificates.
+    verify : Recompute what they claim.
+    """
+
+    def __init__(
+        self,
+        table: pa.Table,
+        protocol: Protocol,
+        manifest: Manifest,
+        protocol_signature: bytes | None = None,
+        baselines: BaselineComparison | None = None,
+    ) -> None:
+        self.table = table
+        self.protocol = protocol
+        self.manifest = manifest
+        self.protocol_signature = protocol_signature
+        self._baselines = baselines
+
+    @property
+    def baselines(self) -> BaselineComparison | None:
+        return self._baselines
+
+    @classmethod
+    def build(cls, claims: Claims, protocol: Protocol, manifest: Manifest) -> Certificates:
+        """Return certificates from claims, without blocks; digests are made here.
+
+        Parameters
+        ----------
+        claims : Claims
+            What an engine measured, as arrays.
+        protocol : Protocol
+            The protocol the claims were made under.
+        manifest : Manifest
+            Of the audit; what follows from the claims is replaced.
+
+        Returns
+        -------
+        Certificates
+            With row digests and root digest.
+        """
+        context = context_digest(protocol.digest, manifest.model.fingerprint, manifest.model.classes)
+        digests = row_digests(claims, context, protocol.resolution)
+        derived: dict[str, Any] = {"rows": len(claims), "root_digest": combine_digests(digests), "claims": "full"}
+        derived |= {field: None for name in BLOCKS for field in (name, f"{name}_root_digest")}
+        plain = replace(manifest, **derived, baselines=None)
+        return cls(table_of(claims, digests, protocol, manifest.model.classes), protocol, plain)
+
+    def with_lattice(self, block: LatticeClaims, declaration: LatticeDeclaration) -> Certificates:
+        """Return the same certificates with a lattice block in place of the one they may have; digests are made here.
+
+        Parameters
+        ----------
+        block : LatticeClaims
+            Smallest failing sets and failure probabilities of the same rows, in the same order; where the declaration
+            says so, of the most exposed rows, most exposed first.
+        declaration : LatticeDeclaration
+            What they were searched with.
+
+        Returns
+        -------
+        Certificates
+            With the block's row digests and root digest.
+        """
+        about, covered = self.manifest, self._select_ids(block.ids, declaration.choice(self.protocol), "lattice")
+        context = lattice_context(about.protocol_digest, about.model.fingerprint, about.model.classes, declaration)
+        table, digests = with_block(covered, block, declaration, context, self.protocol)
+        return self._put_block("lattice", declaration, table, digests)
+
+    def with_modes(self, block: ModesClaims, declaration: ModesDeclaration) -> Certificates:
+        """Return the same certificates with a modes block in place of the one they may have; digests are made here.
+
+        Parameters
+        ----------
+        block : ModesClaims
+            What failure modes cost the same rows, in the same order; where the declaration says so, of the confident
+            rows that are chosen by their content.
+        declaration : ModesDeclaration
+            What it was made with.
+
+        Returns
+        -------
+        Certificates
+            With the block's row digests and root digest.
+        """
+        about, covered = self.manifest, self._select_ids(block.ids, declaration.choice(self.protocol), "modes")
+        context = modes_context(about.protocol_digest, about.model.fingerprint, about.model.classes, declaration)
+        table, digests = with_modes(covered, block, declaration, context, self.protocol.resolution)
+        return self._put_block("modes", declaration, table, digests)
+
+    def with_intervals(self, block: IntervalsClaims, declaration: IntervalsDeclaration) -> Certificates:
+        """Return the same certificates with an intervals block in place of the one they may have.
+
+        Parameters
+        ----------
+        block : IntervalsClaims
+            The stability intervals of the same rows, in the same order; where the declaration says so, of the most
+            exposed rows, most exposed first.
+        declaration : IntervalsDeclaration
+            What it was made with.
+
+        Returns
+        -------
+        Certificates
+            With the block's row digests and root digest.
+        """
+        about, covered = self.manifest, self._select_ids(block.ids, declaration.choice(self.protocol), "intervals")
+        context = intervals_context(about.protocol_digest, about.model.fingerprint, about.model.classes, declaration)
+        table, digests = with_intervals(covered, block, declaration, context)
+        return self._put_block("intervals", declaration, table, digests)
+
+    def _select_ids(self, ids: tuple[Hashable, ...], choice: RowChoice | None, name: str) -> pa.Table:
+        """Return the ids of the rows that a block covers as a table; refuse a block of other rows than are chosen."""
+        table = self.table.select(["id"])
+        if choice is None:
+            fault = compare_ids(ids, table.column("id").to_pylist())
+        else:
+            candidates, confident = choice.keep_candidates(self.table, set(ids)), choice.find_confident(self.table)
+            fault = choice.find_fault(candidates, len(confident), ids, whole=not self.manifest.is_selection)
+        if fault is not None:
+            raise CertificateError(f"the {name} block is of other rows than the certificates: {fault}")
+        return table if choice is None else pa.table({"id": pa.array(ids, type=table.schema.field("id").type)})
+
+    def _put_block(
+        self, name: str, declaration: LatticeDeclaration | BlockDeclaration, block: pa.Table, digests: list[bytes]
+    ) -> Certificates:
+        """Return the certificates with a block, given as a table of ids and its columns."""
+        changed: dict[str, Any] = {name: declaration, f"{name}_root_digest": combine_digests(digests)}
+        bare = self.table.drop_columns(self.blocks[name].names) if name in self.blocks else self.table
+        table, manifest = declaration.form.join(bare, block), replace(self.manifest, **changed)
+        made = Certificates(table, self.protocol, manifest, self.protocol_signature, self.baselines)
+        order = table.column_names[: table.column_names.index("digest") + 1]
+        made.table = table.select([*order, *(name for form in made.blocks.values() for name in form.names)])
+        return made
+
+    def with_baselines(self, comparison: BaselineComparison) -> Certificates:
+        """Return the same certificates with a comparison of baselines.
+
+        Parameters
+        ----------
+        comparison : BaselineComparison
+            What :func:`compare_baselines` made of these certificates.
+
+        Returns
+        -------
+        Certificates
+            The manifest states the figures; the comparison is saved, verified and reported with the certificates.
+
+        Raises
+        ------
+        CertificateError
+            The comparison is of other rows or other baselines.
+        """
+        check_comparison(comparison, self.table.select(list(COMPARED_CLAIMS)), self.protocol)
+        manifest = replace(self.manifest, baselines=ComparedBaselines(**comparison.section()))
+        return Certificates(self.table, self.protocol, manifest, self.protocol_signature, comparison)
+
+    @cached_property
+    def claims(self) -> Claims:
+        """The claims as arrays."""
+        return self.read_claims(self.table)
+
+    @cached_property
+    def lattice(self) -> LatticeClaims | None:
+        """The lattice block as arrays; None without one."""
+        declared = self.lattice_declaration
+        return None if declared is None else lattice_claims_of(self.table, declared, self.protocol)
+
+    def ids_of_block(self, name: str) -> list[Hashable]:
+        if name not in self.blocks:
+            return []
+        covered, lattice = self.table, self.lattice_declaration
+        if name != "lattice":
+            covered = self.manifest.beside[name].split(self.table, self.protocol)[1]
+        elif lattice is not None and lattice.is_partial:
+            covered = split_block(self.table, lattice, self.protocol)[1]
+        return list(covered.column("id").to_pylist())
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    @overload
+    def __getitem__(self, position: int) -> Certificate: ...
+
+    @overload
+    def __getitem__(self, position: slice) -> Certificates: ...
+
+    def __getitem__(self, position: int | slice) -> Certificate | Certificates:
+        if isinstance(position, slice):
+            return self.take(range(len(self))[position])
+        return self.certificate(find_position(position, len(self)))
+
+    def most_fragile(self, n: int = 20, min_confidence: float | None = None, by: str = "exposure") -> Certificates:
+        return self.take(self._rank(n, min_confidence, by))
+
+    def __iter__(self) -> Iterator[Certificate]:
+        return (self[i] for i in range(len(self)))
+
+    def score(self, by: str, *, partial: bool = False) -> Floats:
+        """Return one of the scores that rank predictions, large where a prediction is fragile.
+
+        Parameters
+        ----------
+        by : str
+            As in :meth:`most_fragile`; or ``confidence``, whose negative is returned.
+        partial : bool, default=False
+            Whether some rows may lack the score, because their failure modes were not assessed; theirs is NaN.
+
+        Returns
+        -------
+        array of shape (n,)
+            One value per prediction.
+
+        Raises
+        ------
+        CertificateError
+            The certificates do not have this score, or only some of them do and ``partial`` is false.
+        """
+        if by == "confidence":
+            return -np.asarray(self.table.column(by).to_numpy(), dtype=np.float64)
+        column = self.table.column(self.column_ranked_by(by))
+        if column.null_count and not partial:
+            raise CertificateError(
+                f"{column.null_count} of the {len(self)} certificates do not say what the failure mode {by!r} costs: "
+                "audit with ",
+                Advice("modes=True", "--modes"),
+                " to have it for every row",
+            )
+        return np.asarray(column.to_numpy(), dtype=np.float64)
+
+    def take(self, positions: Sequence[int] | npt.NDArray[Any]) -> Certificates:
+        table = self.table.take(pa.array(find_positions(positions, len(self))))
+        root = combine_digests(digest_from_text(text) for text in table.column("digest").to_pylist())
+        derived: dict[str, Any] = {"rows": len(table), "root_digest": root, "baselines": None}
+        derived |= {f"{name}_root_digest": form.root(table) for name, form in self.blocks.items()}
+        return Certificates(table, self.protocol, replace(self.manifest, **derived), self.protocol_signature)
+
+    def with_protocol_signature(self, path: str | os.PathLike[str]) -> Certificates:
+        """Return these certificates with the name of the signature that their protocol had before the audit.
+
+        Parameters
+        ----------
+        path : path
+            The envelope that :func:`sign` wrote for the protocol file; it is saved with the certificates.
+
+        Returns
+        -------
+        Certificates
+            The same claims; the manifest states the envelope's digest.
+
+        Raises
+        ------
+        CertificateError
+            The file is no envelope, or signs another protocol. Whose signature it is, :func:`verify_signature` says.
+        """
+        envelope = read_protocol_signature(path, self.protocol.digest)
+        manifest = replace(self.manifest, protocol_signature=digest_bytes(envelope))
+        return Certificates(self.table, self.protocol, manifest, envelope, self.baselines)
+
+    def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        return (self.part(place, columns) for place in range(len(self.part_starts) - 1))
+
+    @property
+    def part_starts(self) -> tuple[int, ...]:
+        return (*range(0, max(len(self), 1), PART_ROWS), len(self))
+
+    def part(self, place: int, columns: Sequence[str] | None = None) -> pa.Table:
+        table = self.table if columns is None else self.table.select(list(columns))
+        return table.slice(place * PART_ROWS, PART_ROWS)
+
+    def to_arrow(self) -> pa.Table:
+        """Return the whole table as it is written.
+
+        Returns
+        -------
+        pyarrow.Table
+            One row per prediction.
+        """
+        return self.table
+
+    def to_pandas(self) -> Any:
+        """Return the table for pandas; lists (path, margins) are one array per cell.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row per prediction.
+        """
+        return self.table.to_pandas()
+
+    def to_polars(self) -> Any:
+        """Return the table for polars, which must be installed.
+
+        Returns
+        -------
+        polars.DataFrame
+            One row per prediction.
+        """
+        if lacking := say_lacking("to_polars", "polars"):
+            raise CertificateError(lacking)
+        import polars
+
+        return polars.from_arrow(self.table)
+
+    def __repr__(self) -> str:
+        opening = f"{len(self)} certificates of {self.manifest.model.kind}"
+        if not len(self):
+            return opening
+        s = self.summary()
+        return (
+            f"{opening} (mean confidence {s['mean_confidence'].value:.3f}, "
+            f"mean flip budget {s['mean_flip_budget'].value:.3f}, "
+            f"{1 - s['never_flips'].value:.1%} flip along the path, mean RCMA {s['mean_rcma'].value:.3f}, "
+            f"mean FDS {s['mean_fds'].value:.3f}, mean exposure {s['mean_exposure'].value:.3f})"
+        )
+
+    def _repr_html_(self) -> str:
+        opening = f"<p>{escape(repr(self))}</p>"
+        if not len(self):
+            return opening
+        confident = self.most_fragile(SHOWN_ROWS)
+        shown = confident if len(confident) else self.most_fragile(SHOWN_ROWS, min_confidence=0.0)
+        which = "confident predictions" if len(confident) else "predictions (none is confident)"
+        head = ("row", "predicts", "confidence", "k*", "exposure", "rests on")
+        table = draw_table(head, [_list_cells(cert) for cert in shown], numeric=(2, 3, 4))
+        worst = shown[0]
+        curve = draw_curve_svg(worst.curve, describe_curve(worst.id, worst.sentence())) if worst.path_margin else ""
+        curve += f"<p>Row {escape(worst.id)}: {escape(worst.sentence())}.</p>"
+        return f"{opening}<p>The {which} that rest on least:</p>{put_side_by_side(table, curve)}"
+
+    # --- files ------------------------------------------------------------------------------------------
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Write the certificates to a folder: a new one, an empty one, or one that holds an audit, which is replaced.
+
+        Whatever interrupts it, the folder holds the old audit or the new one, whole. Other files in it stay.
+
+        Parameters
+        ----------
+        folder : path
+            Where to write.
+
+        Returns
+        -------
+        pathlib.Path
+            The folder.
+
+        Raises
+        ------
+        CertificateError
+            The folder holds other files and no audit, or cannot be written.
+        """
+        Manifest.from_dict(self.manifest.to_dict())  # by the rules that it is read by
+        self.check_table(self.table)
+        table, lattice, blocks = self.table, self.lattice_declaration, dict[str, pa.Table]()
+        for name, declared in self.manifest.beside.items():
+            table, blocks[name] = declared.split(table, self.protocol)
+        beside = dict[str, pa.Table]()
+        if lattice is not None and lattice.is_partial:
+            table, beside["searched"] = split_block(table, lattice, self.protocol)
+        parts = {"certificates": cut(table)}
+        for name, block in blocks.items():
+            if self.manifest.beside[name].is_partial:
+                beside[name] = block
+            else:
+                parts[name] = cut(block)
+        if self.manifest.baselines is not None:
+            if self.baselines is None:
+                raise CertificateError("the manifest speaks of other baselines, but their comparison is not here")
+            beside["baselines"] = self.baselines.table
+        return write_folder(folder, parts, self.protocol, self.manifest, self.protocol_signature, beside)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> Certificates:
+        """Return the certificates of a folder; refuse files that are not the ones written.
+
+        Whether the claims hold is for :func:`verify` to say.
+
+        Parameters
+        ----------
+        folder : path
+            What ``save`` wrote.
+
+        Returns
+        -------
+        Certificates
+            All certificates of the folder.
+
+        Raises
+        ------
+        CertificateError
+            The folder is malformed, incomplete or of an unknown version.
+        """
+        loaded = cls(*read_folder(Path(folder)))
+        loaded.check_table(loaded.table)
+        return loaded
+
+
+def _list_cells(cert: Certificate) -> tuple[object, ...]:
+    """Return one line of the notebook's table."""
+    budget = str(cert.flip_budget) if cert.flipped else "none"
+    rests_on = ", ".join(cert.failing_groups or cert.path[:1])
+    return cert.id, cert.predicted, f"{cert.confidence:.1%}", budget, f"{cert.exposure:.3f}", rests_on

@@ -1,0 +1,1 @@
+"""How results are written for people: words, figures, and files by suffix."""

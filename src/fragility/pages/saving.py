@@ -1,0 +1,171 @@
+"""Results as files: JSON, Parquet or CSV, whole or not at all; and results that may hold NaN."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from fragility.base.errors import DataError, FragilityError
+from fragility.base.files import read_json, replacing, write_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+TABLE_SUFFIXES = (".parquet", ".csv")
+
+
+def write_json(path: str | os.PathLike[str], document: Any) -> None:
+    """Write plain values as indented JSON; NaN is refused (see `without_nan`)."""
+    write_text(path, json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def without_nan(value: Any) -> Any:
+    """Return a plain document with NaN and infinity as None, which JSON can hold."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: without_nan(entry) for key, entry in value.items()}
+    return [without_nan(entry) for entry in value] if isinstance(value, (list, tuple)) else value
+
+
+def write_table(path: str | os.PathLike[str], table: pa.Table) -> None:
+    """Write an Arrow table as .parquet or .csv, whole or not at all."""
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    suffix = checked_suffix(path, TABLE_SUFFIXES)
+    write = pyarrow.csv.write_csv if suffix == ".csv" else pyarrow.parquet.write_table
+    with replacing(path) as temporary:
+        write(table, temporary)
+
+
+def save_report(path: str | os.PathLike[str], document: Callable[[], Any], table: Callable[[], pa.Table]) -> None:
+    """Write a result as its name says: everything (.json), or its table (.csv, .parquet)."""
+    if checked_suffix(path, (".json", *TABLE_SUFFIXES)) == ".json":
+        write_json(path, document())
+    else:
+        write_table(path, table())
+
+
+def save_form(
+    path: str | os.PathLike[str], document: Callable[[], Any], forms: Mapping[str, Callable[[], str]]
+) -> Path:
+    """Write a result as its name says: everything (.json), or one of its forms in text, by their suffixes."""
+    suffix = checked_suffix(path, (".json", *forms))
+    if suffix == ".json":
+        write_json(path, document())
+    else:
+        write_text(path, forms[suffix]().rstrip("\n") + "\n")
+    return Path(path)
+
+
+def checked_suffix(path: str | os.PathLike[str], allowed: Sequence[str]) -> str:
+    """Return the suffix of a file's name; refuse one that names no format we write."""
+    suffix = Path(path).suffix.lower()
+    if suffix not in allowed:
+        raise DataError(f"{path} must end in {' or '.join(allowed)}")
+    return suffix
+
+
+class JsonFile:
+    """Base of a class that is saved as one JSON file, by its ``to_dict`` and ``from_dict``."""
+
+    __slots__ = ()
+    _noun: ClassVar[str]
+    _error: ClassVar[type[FragilityError]]
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write a JSON file, which appears whole or not at all.
+
+        Parameters
+        ----------
+        path : str or path
+            The file.
+
+        Returns
+        -------
+        Path
+            The file written.
+        """
+        try:
+            write_json(path, self.to_dict())  # type: ignore[attr-defined]
+        except OSError as error:
+            raise self._error(f"cannot write the {self._noun} to {path}: {error.strerror or error}") from error
+        return Path(path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read what ``save`` wrote.
+
+        Parameters
+        ----------
+        path : str or path
+            The file.
+
+        Returns
+        -------
+        object of this class
+            Equal to the one that was saved.
+        """
+        try:
+            document = read_json(path)
+        except OSError as error:
+            raise cls._error(f"cannot read the {cls._noun} {path}: {error.strerror or error}") from error
+        except ValueError as error:
+            raise cls._error(f"the {cls._noun} {path} is not valid JSON: {error}") from error
+        return cls.from_dict(document)  # type: ignore[attr-defined, no-any-return]
+
+
+class TabularReport:
+    """Base of a report, a dataclass: saved as a whole, or as a table with one row for each of its ``lines``."""
+
+    __slots__ = ()
+    lines: Sequence[Any]  # dataclasses
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plain form; NaN as None."""
+        document: dict[str, Any] = without_nan(asdict(self))  # type: ignore[call-overload]
+        return document
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return one row per line."""
+        import pandas as pd
+
+        return pd.DataFrame([asdict(line) for line in self.lines])
+
+    def to_arrow(self) -> pa.Table:
+        """Return `to_pandas` as an Arrow table."""
+        import pyarrow as pa
+
+        return pa.Table.from_pylist([asdict(line) for line in self.lines])
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write everything (.json) or the lines as a table (.csv, .parquet)."""
+        save_report(path, self.to_dict, self.to_arrow)
+
+
+class NanEqual:
+    """Base of a dataclass (with ``eq=False``) that equals another one field by field, NaN being equal to NaN.
+
+    Python decides by identity or by value whether a dataclass that holds NaN equals itself, depending on its version.
+    """
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return self._comparable_values() == other._comparable_values()
+
+    def __hash__(self) -> int:
+        return hash(self._comparable_values())
+
+    def _comparable_values(self) -> tuple[Any, ...]:
+        values = (getattr(self, each.name) for each in fields(self))  # type: ignore[arg-type]
+        return tuple("undefined" if isinstance(value, float) and math.isnan(value) else value for value in values)

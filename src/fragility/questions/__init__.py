@@ -1,0 +1,1 @@
+"""What can be asked of rows through an engine; blocks write the answers into certificates."""

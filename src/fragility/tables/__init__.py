@@ -1,0 +1,1 @@
+"""Rows from files and tables: Parquet, CSV, Arrow, pandas, polars."""
