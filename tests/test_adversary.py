@@ -186,7 +186,7 @@ def test_grinding_digests_does_not_dodge_the_sample(certs, case, rows) -> None:
 
 def test_a_resolution_that_would_forgive_anything_is_no_protocol(certs, case, rows, tmp_path) -> None:
     document = {**certs.protocol.to_dict(), "resolution": 3.0}
-    with pytest.raises(ProtocolError, match=r"resolution must be a number from 1e-09 to 0\.001"):
+    with pytest.raises(ProtocolError, match=r"resolution in the protocol must be a number from 1e-09 to 0\.001"):
         Protocol.from_dict(document)
     text = (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()
     words = {**certs.manifest.to_dict(), "tolerance": {"margin": 3.0, "probability": 3.0}}

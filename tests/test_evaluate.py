@@ -347,7 +347,7 @@ def test_stress_command_with_markers(app, folder, tmp_path):
     [
         (["--markers", "?"], "--markers has no effect without --outages; give --outages too"),
         (["--out", "labels.xlsx"], "must end in .parquet or .csv"),
-        (["--rule", "some"], "rule must be one of"),
+        (["--rule", "some"], "rule of a stress must be one of"),
     ],
 )
 def test_wrong_options_are_refused(app, folder, words, message):

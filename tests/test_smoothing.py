@@ -157,7 +157,11 @@ def test_it_is_part_of_the_document_the_digest_and_what_is_shown():
     assert "smoothing 0.05" in repr(protocol) and "<th>smoothing</th><td>0.05</td>" in protocol._repr_html_()
     document = json.loads(protocol.to_json())
     assert document["smoothing"] == 0.05
-    for wrong, message in [(True, "smoothing must be a number"), (2, "from 0 to 1"), (None, "must be a number")]:
+    for wrong, message in [
+        (True, "smoothing in the protocol must be a number"),
+        (2, "from 0 to 1"),
+        (None, "must be a number"),
+    ]:
         with pytest.raises(ProtocolError, match=message):
             Protocol.from_dict({**document, "smoothing": wrong})
     del document["smoothing"]

@@ -267,5 +267,5 @@ def test_a_model_that_is_rarely_sure_is_not_judged_by_a_few_rows(files, tmp_path
     assert audit.summary()["confident"].count == sure == fg.Report.of(audit).summary.audits[0].confident.rows
     assert len(audit.baselines) == min(sure, 500) and fg.Gate.derive(audit).min_confidence == 0.6
     assert f"({sure / len(audit):.1%})" in run("compare", tmp_path / "audit", tmp_path / "audit").out
-    with pytest.raises(ProtocolError, match="min_confidence must be a probability of at least 0 and below 1, got 1"):
+    with pytest.raises(ProtocolError, match="min_confidence must be a number of at least 0 and below 1, got 1"):
         replace(audit.protocol, min_confidence=1)

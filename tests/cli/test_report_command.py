@@ -62,6 +62,8 @@ def test_shares_by_a_column_stand_in_the_report_and_on_the_terminal(made, tmp_pa
         words = ["--data", made / data, *COLUMNS, *given, "--model", made / "model.skops"]
         assert run("report", tmp_path / "audit", *words, "--out", tmp_path / f"{data}.json").code == 0
     first, *others = (json.loads((tmp_path / f"test.{kind}.json").read_text()) for kind in ("parquet", "csv", "arrow"))
+    for document in (first, *others):
+        assert document["audits"][0]["facts"].pop("verify").count("test.") == 1  # it names the rows that were given
     assert first == others[0] == others[1]
     found = first["audits"][0]
     assert [one["column"] for one in found["segments"]] == ["age", "purpose"]

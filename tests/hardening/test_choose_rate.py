@@ -113,7 +113,7 @@ def test_before_against_after_as_a_table():
             summary["mean_flip_budget"].value,
             summary["flips_after_one"].value,
         )
-        assert stands.quality.accuracy == summary.accuracy and stands.engine == "trees"
+        assert stands.quality.accuracy == summary["accuracy"].value and stands.engine == "trees"
         assert all(0.0 <= hold <= 1.0 for hold in stands.holds.values())
     losses = [before - after for _, before, after in effect.lost_holds]
     assert losses == sorted(losses, reverse=True) and losses[0] > 0

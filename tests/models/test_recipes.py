@@ -6,6 +6,7 @@ import re
 import shutil
 import threading
 import urllib.error
+import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -49,14 +50,24 @@ class Broken(BaseHTTPRequestHandler):
         self.send_response(code)
         self.end_headers()
         rows = sent.count(b"[") - 2
-        self.wfile.write(b'{"probabilities": [' + b", ".join([b"[0.25, 0.75]"] * rows) + b"]}")
+        self.wfile.write(b"[" + b", ".join([b"[0.25, 0.75]"] * rows) + b"]")
 
     def log_message(self, *words: Any) -> None:
         pass
 
 
+class Service:
+    """The service of the page, over HTTP."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    def post(self, body: str, timeout: float) -> bytes:
+        return urllib.request.urlopen(self.address, body.encode(), timeout).read()
+
+
 @pytest.fixture
-def service():
+def address():
     server = ThreadingHTTPServer(("127.0.0.1", 0), Broken)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     Broken.asked = []
@@ -68,7 +79,8 @@ def service():
 @pytest.mark.parametrize(
     ("codes", "requests", "fails"), [((503, 0, 200), 5, False), ((400,), 1, True), ((500,), 2, True)]
 )
-def test_the_client_sends_batches_and_tries_again_only_after_errors_that_pass(codes, requests, fails, service):
+def test_the_client_sends_batches_and_tries_again_only_after_errors_that_pass(codes, requests, fails, address):
+    service = Service(address)
     ask, rows = take_function("ask_service"), pd.DataFrame({"a": range(5), "b": [1.5, None, 2.0, 3.0, 4.0]})
     Broken.codes = codes
     tries = 2 if codes == (500,) else 4

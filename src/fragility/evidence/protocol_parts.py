@@ -127,7 +127,8 @@ def check_values(protocol: Any) -> None:
 def _is_joined(name: str, fields: Sequence[str], free: Set[str], known: Sequence[str]) -> bool:
     """Return whether a group's name joins its fields by +; fields that no column comes from may be among them."""
     parts = [f"({re.escape(f'+{own}')}){'' if own in fields else '?'}" for own in known if own in {*fields, *free}]
-    return re.fullmatch("".join(parts), f"+{name}") is not None
+    # Where a field is called like the joined names, `groups.py` adds a word to them.
+    return re.fullmatch("".join(parts) + r"( \(merged\))*", f"+{name}") is not None
 
 
 def order_alternatives(protocol: Any) -> tuple[Alternative, ...]:
