@@ -26,7 +26,7 @@ import fragility as fg
 from fragility.blocks.claims import claims_from
 from fragility.engines.blackbox import trace_blackbox
 from fragility.engines.kernels.compiling import THREADS
-from fragility.engines.trees import engine
+from fragility.engines.trees.engine import TreeEngine
 from fragility.protocol import bind
 
 TRAIN, BLACKBOX_ROWS, GOAL = 8_000, 2_000, 5.0
@@ -53,7 +53,7 @@ def measure(name: str, n: int, repeats: int) -> dict[str, Any]:
     few = rows.take(range(min(BLACKBOX_ROWS, len(rows))))
     works: dict[str, Callable[[], Any]] = {
         "pass": lambda: machine.predict_proba(test),
-        "certificates": lambda: claims_from(engine.trace(rows, protocol), rows, protocol),
+        "certificates": lambda: claims_from(TreeEngine(rows).trace(rows, protocol), rows, protocol),
         "black box": lambda: claims_from(trace_blackbox(few, protocol), few, protocol),
         "whole audit": lambda: fg.audit(machine, test, protocol, progress=False, lattice=False),
     }

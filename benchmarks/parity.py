@@ -47,7 +47,7 @@ def compare(dataset: str, model: str, rows: int, data: Path | None) -> dict[str,
     bench = Bench.prepare(load(dataset, data=data), MODELS[model](), rows)
     if bench.native is None:
         return {"dataset": dataset, "model": model, "engine": "blackbox", "rows": 0}
-    native = claims_from(bench.native.module.trace(bench.rows, bench.protocol, None), bench.rows, bench.protocol)
+    native = claims_from(bench.native(bench.rows).trace(bench.rows, bench.protocol), bench.rows, bench.protocol)
     asked = claims_from(trace_blackbox(bench.rows, bench.protocol), bench.rows, bench.protocol)
     different = differing_rows(native, asked)
     return {

@@ -91,7 +91,7 @@ def compare(dataset: str, wrapper: str, inner: str, make: Maker, rows: int) -> d
     if bench.native is None:
         return {**record, "engine": "blackbox"}
     trace, asked = (
-        bench.native.module.trace(bench.rows, bench.protocol, None),
+        bench.native(bench.rows).trace(bench.rows, bench.protocol),
         trace_blackbox(bench.rows, bench.protocol),
     )
     native, own = (claims_from(each, bench.rows, bench.protocol) for each in (trace, asked))
@@ -162,11 +162,11 @@ def time_models(options: argparse.Namespace) -> list[dict[str, Any]]:
                 print(f"{dataset} {name}: no engine reads it")
                 continue
             head, handed = bench.rows.model.head, bench.rows.hand_over(bench.rows.dense())
-            module, rows, protocol = bench.native.module, bench.rows, bench.protocol
+            engine, rows, protocol = bench.native(bench.rows), bench.rows, bench.protocol
             took = costs.measure(
                 {
                     "pass": lambda: head.predict_proba(handed),  # noqa: B023
-                    "certificate": lambda: claims_from(module.trace(rows, protocol, None), rows, protocol),  # noqa: B023
+                    "certificate": lambda: claims_from(engine.trace(rows, protocol), rows, protocol),  # noqa: B023
                 },
                 options.repeats,
             )

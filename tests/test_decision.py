@@ -28,7 +28,8 @@ from sklearn.svm import SVC
 
 import fragility as fg
 from fragility.engines.blackbox import trace_blackbox
-from fragility.engines.choice import NATIVE, NativeEngine
+from fragility.engines.choice import NATIVE
+from fragility.engines.engine import Engine
 from fragility.models import Decision, Model
 from fragility.models.decision import label_indices
 from fragility.protocol import Protocol, bind
@@ -250,7 +251,7 @@ NAMES = ("around a pipeline", "not fitted itself", "frozen inside", "in a pipeli
 OWN_ENGINE = {"in a pipeline": "trees", "tuned": "trees", "neural": "neural"}
 
 
-def native_engine(name: str) -> NativeEngine:
+def native_engine(name: str) -> type[Engine]:
     """A native engine; the test skips where the library it needs is not installed."""
     native = next(engine for engine in NATIVE if engine.name == name)
     for library in native.needs:
@@ -294,7 +295,7 @@ def test_every_engine_equals_the_slow_twin_under_a_threshold(family: str, readin
     rows = bind(case.model, case.X_test[:6], protocol)
     engine = native_engine({"logistic": "linear", "mlp": "neural"}.get(family, "trees"))
     groups = [columns.tolist() for columns in rows.group_columns()]
-    for trace in (trace_blackbox(rows, protocol), engine.module.trace(rows, protocol, None)):
+    for trace in (trace_blackbox(rows, protocol), engine(rows).trace(rows, protocol)):
         for i in range(len(rows)):
             twin = naive_certificate(
                 lambda cells: rows.predict(np.array(cells, dtype=float))[0],

@@ -31,7 +31,7 @@ import fragility as fg
 from fragility.analysis.ranking import scores
 from fragility.base.errors import ProtocolError
 from fragility.engines.blackbox import trace_blackbox
-from fragility.engines.choice import native_for
+from fragility.engines.choice import find_engine
 from fragility.protocol import Protocol, bind
 from fragility.questions.stress.draws import row_keys
 from fragility.questions.stress.labels import label_rows, run_stress_rows
@@ -182,7 +182,7 @@ def test_every_engine_equals_the_slow_twin(family, dataset, reading):
     case = pipelines.fitted(dataset, family, "transformed")
     protocol = Protocol.fit(case.model, case.X_train, smoothing=0.04, reading=reading, depth=4)
     rows = bind(case.model, case.X_test[:5], protocol)
-    native = native_for(rows, ENGINES.get(family, "trees")).module.trace(rows, protocol, None)
+    native = find_engine(rows, ENGINES.get(family, "trees"))(rows).trace(rows, protocol)
     asked = trace_blackbox(rows, protocol)
     groups = [columns.tolist() for columns in rows.group_columns()]
     for i in range(len(rows)):
@@ -219,7 +219,7 @@ def test_engines_agree_with_the_black_box_on_many_rows(family, decision):
     case = pipelines.fitted("credit_g", family, "transformed")
     protocol = Protocol.fit(case.model, case.X_train, smoothing=1 / 25, decision=decision)
     rows = bind(case.model, case.X_test[:200], protocol)
-    native = native_for(rows, ENGINES.get(family, "trees")).module.trace(rows, protocol, None)
+    native = find_engine(rows, ENGINES.get(family, "trees"))(rows).trace(rows, protocol)
     asked = trace_blackbox(rows, protocol)
     assert_same_trace(native, asked)
     np.testing.assert_allclose(native.fade_margin, asked.fade_margin, rtol=0, atol=1e-9)

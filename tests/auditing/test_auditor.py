@@ -334,7 +334,7 @@ def test_a_model_that_contradicts_itself_is_refused_when_it_is_made_ready() -> N
 @pytest.mark.parametrize("fault", ["margin", "confidence", "states"])
 def test_rows_that_the_engine_gets_wrong_are_asked_of_the_model(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case, protocol, _ = ready("lightgbm")
-    engine = choice.NativeEngine("disagreeing", "disagreeing_engine", (), 1e-6)
+    engine = disagreeing_engine.DisagreeingEngine
     monkeypatch.setattr(choice, "NATIVE", (engine,))
     wrong = bind(case.model, case.X_test[:1], protocol).dense()
     monkeypatch.setattr(disagreeing_engine, "FAULT", fault)

@@ -14,6 +14,7 @@ from fragility.base.errors import EngineError
 from fragility.engines import choice
 from fragility.engines.blackbox import trace_blackbox
 from fragility.engines.checking import compare_traces
+from fragility.engines.linear import LinearEngine
 from fragility.protocol import bind
 from fragility.scores import support_margin
 
@@ -46,7 +47,7 @@ def test_an_engine_that_disagrees_with_the_model_gives_way_with_a_warning(data, 
     X, y = data
     model = GaussianNB().fit(X, y)
     protocol = fg.Protocol.fit(model, X)
-    wrong = choice.NativeEngine("disagreeing", "disagreeing_engine", (), 1e-6)
+    wrong = disagreeing_engine.DisagreeingEngine
     monkeypatch.setattr(choice, "NATIVE", (wrong,))
     monkeypatch.setattr(choice, "ENGINES", (*choice.ENGINES, "disagreeing"))
     with pytest.warns(UserWarning, match="the disagreeing engine differs from GaussianNB's own probabilities by 0.25"):
@@ -88,7 +89,7 @@ def test_a_predictor_that_disagrees_with_the_model_gives_way_with_a_warning(data
     X, y = data
     model = GaussianNB().fit(X, y)
     rows = bind(model, X, fg.Protocol.fit(model, X))
-    wrong = choice.NativeEngine("disagreeing", "disagreeing_engine", (), 1e-6)
+    wrong = disagreeing_engine.DisagreeingEngine
     monkeypatch.setattr(choice, "NATIVE", (wrong,))
     monkeypatch.setattr(choice, "ENGINES", (*choice.ENGINES, "disagreeing"))
     with pytest.warns(UserWarning, match="the disagreeing engine differs from GaussianNB's own probabilities by 0.25"):
@@ -112,7 +113,7 @@ def test_a_predictor_that_disagrees_with_the_model_gives_way_with_a_warning(data
 def test_an_engine_that_is_wrong_in_any_observation_of_one_row_gives_way(data, monkeypatch, fault, told):
     X, y = data
     model = GaussianNB().fit(X, y)
-    wrong = choice.NativeEngine("disagreeing", "disagreeing_engine", (), 1e-6)
+    wrong = disagreeing_engine.DisagreeingEngine
     monkeypatch.setattr(choice, "NATIVE", (wrong,))
     monkeypatch.setattr(disagreeing_engine, "FAULT", fault)
     with pytest.warns(UserWarning, match=f"the disagreeing engine differs from GaussianNB's {told}"):
@@ -141,8 +142,7 @@ def test_rounding_at_the_edge_of_the_resolution_is_no_disagreement(data, monkeyp
 def test_an_engine_whose_library_is_absent_says_so(data, monkeypatch):
     X, y = data
     model = LogisticRegression().fit(X, y)
-    absent = choice.NativeEngine("linear", "fragility.engines.linear", ("a_library_that_is_not_there",), 1e-6)
-    monkeypatch.setattr(choice, "NATIVE", (absent,))
+    monkeypatch.setattr(LinearEngine, "needs", ("a_library_that_is_not_there",))
     assert fg.audit(model, X, fg.Protocol.fit(model, X)).engine == "blackbox"
     with pytest.raises(
         EngineError,

@@ -337,7 +337,7 @@ def test_a_row_that_an_engine_gets_wrong_behind_the_first_is_asked_of_the_model(
     X = np.random.default_rng(0).normal(size=(60, 4))
     model = GaussianNB().fit(X, (X[:, 0] + X[:, 1] > 0).astype(int))
     protocol = fg.Protocol.fit(model, X)
-    wrong = choice.NativeEngine("disagreeing", "disagreeing_engine", (), 1e-6)
+    wrong = disagreeing_engine.DisagreeingEngine
     monkeypatch.setattr(choice, "NATIVE", (wrong,))
     monkeypatch.setattr(choice, "ENGINES", (*choice.ENGINES, "disagreeing"))
     monkeypatch.setattr(disagreeing_engine, "FAULT", fault)

@@ -18,7 +18,7 @@ from sklearn.preprocessing import OneHotEncoder
 
 import fragility as fg
 from fragility.base.errors import EngineError
-from fragility.engines.choice import native_for, prepare_answers
+from fragility.engines.choice import find_engine, prepare_answers
 from fragility.engines.trees import engine
 from fragility.engines.trees.readers.interpret import write_number
 from fragility.evidence import RowStates
@@ -219,9 +219,9 @@ def test_numbers_are_written_as_the_library_writes_them():
 def refuse(machine, table=None, train=None) -> str:
     train = make_table(400, 0)[0] if train is None else train
     rows = bind(machine, train[:20] if table is None else table, fg.Protocol.fit(machine, train))
-    assert native_for(rows, "auto") is None
+    assert find_engine(rows, "auto") is None
     with pytest.raises(EngineError) as caught:
-        native_for(rows, "trees")
+        find_engine(rows, "trees")
     return str(caught.value)
 
 
@@ -252,7 +252,7 @@ def test_values_without_a_text_are_refused():
     assert rows.forms is not None
     forms = list(rows.forms)
     forms[4] = replace(forms[4], values=(pd.Timestamp("2020-01-01"),))
-    reason = engine.refusal(replace(rows, forms=tuple(forms)))
+    reason = engine.TreeEngine.refusal(replace(rows, forms=tuple(forms)))
     assert reason == "column 4 holds values of type Timestamp, which are not texts"
 
 

@@ -11,8 +11,8 @@ from tree_models import MODELS
 
 import fragility as fg
 from fragility.engines.kernels.walks import walk_alike as scoring_kernel
-from fragility.engines.trees import engine as trees
 from fragility.engines.trees import scoring
+from fragility.engines.trees.engine import TreeEngine
 from fragility.evidence import RowStates
 from fragility.protocol import bind
 
@@ -33,10 +33,10 @@ def bound(request):
 
 def test_traces_do_not_depend_on_how_many_rows_are_traced(bound):
     rows, protocol = bound
-    whole, ready = trees.trace(rows, protocol), trees.tracer(rows.between(0, 3), protocol)
+    whole, ready = TreeEngine(rows).trace(rows, protocol), TreeEngine(rows.between(0, 3)).tracer(protocol)
     for size in SIZES:
         part = rows.between(20, 20 + size)
-        for trace in (ready(part), trees.trace(part, protocol)):
+        for trace in (ready(part), TreeEngine(part).trace(part, protocol)):
             for name in trace.arrays():
                 np.testing.assert_array_equal(getattr(trace, name), getattr(whole, name)[20 : 20 + size], err_msg=name)
             assert trace.evaluations * len(rows) == whole.evaluations * size
@@ -47,7 +47,8 @@ def test_answers_do_not_depend_on_how_many_are_asked_for(bound):
     x, rng = rows.dense(), np.random.default_rng(0)
     moved = rng.random((len(x), rows.n_groups)) < 0.5
     severity = rng.choice([0.3, 0.5, 1.0], len(x))
-    predict, answer, of_values = trees.predictor(rows), trees.state_answers(rows), trees.value_answers(rows)
+    engine = TreeEngine(rows)
+    predict, answer, of_values = engine.predict, engine.answer_states, engine.answer_values
     groups = np.arange(rows.n_groups)
     whole = predict(x)
     states = [answer(x, RowStates(np.arange(len(x)), moved, s)) for s in (None, severity)]
@@ -73,7 +74,7 @@ def test_copies_of_a_row_walk_together_and_get_the_same_bits(name, classes, monk
     noisy = np.nan_to_num(X[:, 0] + X[:, 1] * X[:, 2]) + rng.normal(size=len(X))
     model = MODELS[name]().fit(X, np.digitize(noisy, np.quantile(noisy, np.arange(1, classes) / classes)))
     rows = bind(model, X[:200], fg.Protocol.fit(model, X))
-    predict, used = trees.predictor(rows), []
+    predict, used = TreeEngine(rows).predict, []
     monkeypatch.setattr(scoring, "walk_alike", lambda *given: used.append(given) or scoring_kernel(*given))
     copies = np.repeat(X[:3], 70, axis=0)
     copies[np.arange(210), rng.integers(0, 9, 210)] = X[rng.integers(0, 3000, 210), rng.integers(0, 9, 210)]

@@ -14,12 +14,13 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression, LogisticRegressionCV, SGDClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from traces import assert_same_trace, covertype_groups
+from traces import assert_same_trace, covertype_groups, trace_by
 
 import fragility as fg
 from fragility.base.errors import DataError, EngineError
 from fragility.engines import linear, linear_traces
 from fragility.engines.blackbox import trace_blackbox
+from fragility.engines.linear import LinearEngine
 from fragility.engines.linear_traces import BOUND
 from fragility.protocol import Protocol, bind
 from fragility.scores import READINGS
@@ -28,8 +29,8 @@ from fragility.scores import READINGS
 def check(model, X_train, X, **settings_):
     protocol = Protocol.fit(model, X_train, **settings_)
     rows = bind(model, X, protocol)
-    assert linear.refusal(rows) is None
-    claimed = linear.trace(rows, protocol)
+    assert LinearEngine.refusal(rows) is None
+    claimed = LinearEngine(rows).trace(rows, protocol)
     assert claimed.engine == "linear"
     assert claimed.evaluations == 0
     assert_same_trace(claimed, trace_blackbox(rows, protocol))
@@ -89,7 +90,7 @@ def test_many_classes_take_the_direct_way(factor, monkeypatch):
     monkeypatch.setattr(linear_traces, "state_prediction", lambda *_: pytest.fail("the slow way was taken"))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        claimed = linear.trace(rows, protocol)
+        claimed = LinearEngine(rows).trace(rows, protocol)
     assert_same_trace(claimed, asked)
     np.testing.assert_allclose(claimed.fade_margin, asked.fade_margin, rtol=0, atol=1e-9)
     if factor == 60.0:  # also behind a leader that shares its lead
@@ -102,7 +103,7 @@ def test_sparse_rows_without_a_stored_cell():
     model = LogisticRegression().fit(cells, [0, 1, 0, 1])
     protocol = Protocol.fit(model, cells)
     rows = bind(model, sp.csr_matrix((2, 2)), protocol)
-    assert_same_trace(linear.trace(rows, protocol), trace_blackbox(rows, protocol))
+    assert_same_trace(LinearEngine(rows).trace(rows, protocol), trace_blackbox(rows, protocol))
 
 
 def test_logistic_cross_validated():
@@ -165,10 +166,12 @@ def test_pieces_change_nothing(monkeypatch, size):
     case = fitted("credit_g", "logistic", "transformed")
     protocol = Protocol.fit(case.model, case.X_train)
     rows = bind(case.model, case.X_test, protocol)
-    whole = linear.trace(rows, protocol)
+    whole = LinearEngine(rows).trace(rows, protocol)
     monkeypatch.setattr(linear, "PIECE_BYTES", size)
     seen = []
-    assert_same_trace(linear.trace(rows, protocol, lambda done, all_: seen.append((done, all_))), whole, 1e-13)
+    assert_same_trace(
+        LinearEngine(rows).trace(rows, protocol, lambda done, all_: seen.append((done, all_))), whole, 1e-13
+    )
     assert seen[-1] == (len(rows), len(rows))
 
 
@@ -180,7 +183,7 @@ def test_any_resolution(resolution, monkeypatch):
     case = fitted("credit_g", "logistic", "transformed")
     protocol = Protocol.fit(case.model, case.X_train, resolution=resolution)
     rows = bind(case.model, case.X_test[:100], protocol)
-    claimed, asked = linear.trace(rows, protocol), trace_blackbox(rows, protocol)
+    claimed, asked = LinearEngine(rows).trace(rows, protocol), trace_blackbox(rows, protocol)
     np.testing.assert_array_equal(claimed.predicted, asked.predicted)
     if resolution > 1e-9:  # finer than rounding noise, two engines may order equal drops differently
         assert_same_trace(claimed, asked)
@@ -222,8 +225,8 @@ def test_random_small_models_with_ties(problem):
         severities=(0.15, 0.35, 0.55, 0.75, 1.0),
     )
     rows = bind(model, sp.csr_matrix(cells) if as_sparse else cells, protocol)
-    assert linear.refusal(rows) is None
-    assert_same_trace(linear.trace(rows, protocol), trace_blackbox(rows, protocol))
+    assert LinearEngine.refusal(rows) is None
+    assert_same_trace(LinearEngine(rows).trace(rows, protocol), trace_blackbox(rows, protocol))
 
 
 def _names(model, cells) -> bool:
@@ -238,13 +241,13 @@ def test_refusals():
 
     def reason(model, **settings_):
         protocol = Protocol.fit(model, data.X_train, **settings_)
-        return linear.refusal(bind(model, data.X_test[:5], protocol))
+        return LinearEngine.refusal(bind(model, data.X_test[:5], protocol))
 
     assert "not a linear classifier" in reason(forest)
     assert "preprocessing stands between" in reason(case.model, space="raw")
     with pytest.raises(EngineError, match="does not know"):
         protocol = Protocol.fit(forest, data.X_train)
-        linear.trace(bind(forest, data.X_test[:5], protocol), protocol)
+        trace_by(LinearEngine, bind(forest, data.X_test[:5], protocol), protocol)
 
 
 def test_float32_rows_are_left_to_the_black_box():
@@ -252,7 +255,7 @@ def test_float32_rows_are_left_to_the_black_box():
     model = LogisticRegression().fit(X, X[:, 0] > 0)
     protocol = Protocol.fit(model, X)
     rows = bind(model, X, protocol)
-    assert "float32" in linear.refusal(rows)
+    assert "float32" in LinearEngine.refusal(rows)
     assert fg.audit(model, X, protocol).manifest.engine.name == "blackbox"
 
 
@@ -262,7 +265,7 @@ def test_missing_cells_get_the_models_own_complaint():
     protocol = Protocol.fit(model, X)
     X[3, 2] = np.nan
     with pytest.raises(DataError, match="missing values"):
-        linear.trace(bind(model, X, protocol), protocol)
+        trace_by(LinearEngine, bind(model, X, protocol), protocol)
 
 
 def test_audit_chooses_it():

@@ -36,6 +36,7 @@ from torch import nn  # noqa: E402
 
 from fragility.analysis.resmlp import ResMLPClassifier  # noqa: E402
 from fragility.engines import neural, neural_states  # noqa: E402
+from fragility.engines.neural import NeuralEngine  # noqa: E402
 from fragility.engines.neural_states import Sizes  # noqa: E402
 
 OPERATORS = ("attenuate_all", "attenuate_top1", "attenuate_top2", "attenuate_top11")
@@ -52,8 +53,8 @@ def _one_thread():
 def check(model, X_train, X, tolerance=1e-9, **settings_):
     protocol = Protocol.fit(model, X_train, **settings_)
     rows = bind(model, X, protocol)
-    assert neural.refusal(rows) is None
-    claimed = neural.trace(rows, protocol)
+    assert NeuralEngine.refusal(rows) is None
+    claimed = neural.trace_network(rows, protocol)
     assert claimed.engine == "neural"
     assert_same_trace(claimed, trace_blackbox(rows, protocol), tolerance)
     return rows, protocol, claimed
@@ -112,7 +113,7 @@ def test_sklearn_activations_and_depths(activation, hidden):
 def test_rows_that_all_flip_early():
     model = Model.wrap(perceptron(12, 3, torch.float64), classes=[0, 1, 2], output="logits")
     protocol = Protocol.fit(model, NUMBERS)
-    flips = neural.trace(bind(model, NUMBERS, protocol), protocol).threshold.max(axis=1) <= 0.5
+    flips = neural.trace_network(bind(model, NUMBERS, protocol), protocol).threshold.max(axis=1) <= 0.5
     assert flips.any()
     check(model, NUMBERS, NUMBERS[flips])
     check(model, NUMBERS, NUMBERS[flips][:1])
@@ -129,7 +130,7 @@ def test_sklearn_probabilities_are_its_own():
 def test_residual_network(dataset):
     model, data = residual(dataset)
     rows, protocol, _ = check(model, data.X_train, data.X_test[:120], operators=OPERATORS)
-    assert neural._make_network(rows).first is not None
+    assert neural.make_network(rows).first is not None
     assert fg.audit(model, data.X_test[:20], protocol).manifest.engine.name == "neural"
 
 
@@ -159,7 +160,7 @@ def test_torch_modules(dtype, output, opaque):
     model = Model.wrap(module, classes=list(range(n_classes)), output=output)
     # float32 rounds a batch of another shape differently on some processors; margins keep six digits
     rows, _, _ = check(model, NUMBERS, NUMBERS, tolerance=1e-9 if dtype == torch.float64 else 2e-6)
-    assert (neural._make_network(rows).first is not None) == (dtype == torch.float64 and not opaque)
+    assert (neural.make_network(rows).first is not None) == (dtype == torch.float64 and not opaque)
     assert all(part.training for part in module.modules()), "the module's mode is given back"
 
 
@@ -176,8 +177,8 @@ def test_sizes_change_nothing(sizes):
         model = Model.wrap(perceptron(12, 3, dtype), classes=[0, 1, 2], output="logits")
         protocol = Protocol.fit(model, NUMBERS)
         rows = bind(model, NUMBERS[:60], protocol)
-        whole = neural.trace(rows, protocol)
-        parts = neural.trace(rows, protocol, sizes=sizes)
+        whole = neural.trace_network(rows, protocol)
+        parts = neural.trace_network(rows, protocol, sizes=sizes)
         assert_same_trace(parts, whole, 1e-12 if dtype == torch.float64 else 2e-6)
 
 
@@ -185,8 +186,8 @@ def test_first_layer_sums_equal_stressed_cells():
     model = Model.wrap(perceptron(12, 3, torch.float64), classes=[0, 1, 2], output="logits")
     protocol = Protocol.fit(model, NUMBERS, groups={f"block {i}": names for i, names in enumerate(_pairs(model))})
     rows = bind(model, NUMBERS, protocol)
-    plan = neural._make_plan(rows, protocol)
-    network = neural._make_network(rows)
+    plan = neural.make_plan(rows, protocol)
+    network = neural.make_network(rows)
     model.head.eval()
     sums, asked = neural_states.trace_states(rows.dense, len(rows), network, plan)
     undivided = replace(network, first=None, rest=model.head)
@@ -205,7 +206,7 @@ def test_early_stop_only_saves_evaluations():
     model = Model.wrap(perceptron(12, 3, torch.float64), classes=[0, 1, 2], output="logits")
     protocol = Protocol.fit(model, NUMBERS)
     rows = bind(model, NUMBERS, protocol)
-    plan, network = neural._make_plan(rows, protocol), neural._make_network(rows)
+    plan, network = neural.make_plan(rows, protocol), neural.make_network(rows)
     model.head.eval()
     early, few = neural_states.trace_states(rows.dense, len(rows), network, plan)
     every, many = neural_states.trace_states(rows.dense, len(rows), network, replace(plan, early_stop=False))
@@ -241,24 +242,24 @@ def test_float32_rows_of_a_residual_network():
     y = (X[:, 0] > 0).astype(int)
     model = ResMLPClassifier(width=8, blocks=1, max_epochs=2, random_state=0, device="cpu").fit(X, y)
     rows, _, _ = check(model, X, X[:50])
-    assert neural._make_network(rows).first is None, "cells that are rounded first are no sums"
+    assert neural.make_network(rows).first is None, "cells that are rounded first are no sums"
 
 
 def test_refusals():
     case = fitted("credit_g", "mlp", "transformed")
     protocol = Protocol.fit(case.model, case.X_train, space="raw")
-    assert "preprocessing stands between" in neural.refusal(bind(case.model, case.X_test[:5], protocol))
+    assert "preprocessing stands between" in NeuralEngine.refusal(bind(case.model, case.X_test[:5], protocol))
     logistic = fitted("credit_g", "logistic", "transformed")
     protocol = Protocol.fit(logistic.model, logistic.X_train)
     rows = bind(logistic.model, logistic.X_test[:5], protocol)
-    assert "not a torch module" in neural.refusal(rows)
+    assert "not a torch module" in NeuralEngine.refusal(rows)
     with pytest.raises(EngineError, match="does not know"):
-        neural.trace(rows, protocol)
+        neural.trace_network(rows, protocol)
     X = NUMBERS.astype(np.float32)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = MLPClassifier((4,), max_iter=5, random_state=0).fit(X, X[:, 0] > 0)
-    assert "float32" in neural.refusal(bind(model, X, Protocol.fit(model, X)))
+    assert "float32" in NeuralEngine.refusal(bind(model, X, Protocol.fit(model, X)))
 
 
 def test_hooked_modules_are_not_taken_apart():
@@ -277,7 +278,7 @@ def test_output_that_is_no_probability_is_refused():
     protocol = Protocol.fit(good, NUMBERS)
     model = Model.wrap(module, classes=[0, 1, 2], output="probabilities")
     with pytest.raises(FragilityError, match="not a probability"):
-        neural.trace(bind(model, NUMBERS, protocol), protocol)
+        neural.trace_network(bind(model, NUMBERS, protocol), protocol)
 
 
 def test_missing_cells_are_refused():
@@ -286,7 +287,7 @@ def test_missing_cells_are_refused():
     X = NUMBERS.copy()
     X[100, 3] = np.nan
     with pytest.raises(FragilityError):
-        neural.trace(bind(model, X, protocol), protocol)
+        neural.trace_network(bind(model, X, protocol), protocol)
 
 
 def test_settings_are_given_back():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,13 @@ from sklearn.compose import ColumnTransformer
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
-from traces import assert_same
+from traces import assert_same, trace_by
 
 import fragility as fg
 from fragility.engines.blackbox import trace_blackbox
-from fragility.engines.choice import native_for, prepare_answers
+from fragility.engines.choice import find_engine, prepare_answers
 from fragility.engines.lattice import whole
-from fragility.engines.trees import engine as trees
+from fragility.engines.trees.engine import TreeEngine
 from fragility.protocol import bind
 
 pytest.importorskip("numba")
@@ -33,16 +34,16 @@ OPERATORS = ("attenuate_all", "attenuate_top1", "attenuate_top3")
 def check(model: Any, train: Any, rows: Any, **settings: Any) -> fg.Protocol:
     protocol = fg.Protocol.fit(model, train, space="raw", operators=OPERATORS, **settings)
     bound = bind(model, rows, protocol)
-    assert trees.refusal(bound) is None
-    assert_same(trees.trace(bound, protocol), trace_blackbox(bound, protocol))
+    assert TreeEngine.refusal(bound) is None
+    assert_same(TreeEngine(bound).trace(bound, protocol), trace_blackbox(bound, protocol))
     return protocol
 
 
 def refused(model: Any, train: Any, rows: Any, **settings: Any) -> str | None:
     protocol = fg.Protocol.fit(model, train, **settings)
     bound = bind(model, rows, protocol)
-    assert native_for(bound, "auto") is None
-    return trees.refusal(bound)
+    assert find_engine(bound, "auto") is None
+    return TreeEngine.refusal(bound)
 
 
 def typed(case: Case, X: pd.DataFrame) -> pd.DataFrame:
@@ -130,8 +131,13 @@ def test_categories_in_another_order(family):
     model, rows = case.model, case.X_test
     protocol = fg.Protocol.fit(model, case.X_train, space="raw")
     backwards = rows.assign(housing=rows["housing"].cat.reorder_categories(["rent", "own", "for free"]))
-    assert_same(*(trace(bind(model, backwards, protocol), protocol) for trace in (trees.trace, trace_blackbox)))
-    a, b = (trees.trace(bind(model, X, protocol), protocol) for X in (rows, backwards))
+    assert_same(
+        *(
+            trace(bind(model, backwards, protocol), protocol)
+            for trace in (partial(trace_by, TreeEngine), trace_blackbox)
+        )
+    )
+    a, b = (trace_by(TreeEngine, bind(model, X, protocol), protocol) for X in (rows, backwards))
     np.testing.assert_array_equal(a.path_margin, b.path_margin)
 
 
@@ -166,7 +172,7 @@ def test_threads_do_not_change_a_bit(family, monkeypatch):
     results = []
     for n_threads in (1, 2, 3):
         monkeypatch.setattr(compiling, "THREADS", n_threads)
-        results.append(trees.trace(rows, protocol))
+        results.append(TreeEngine(rows).trace(rows, protocol))
     for field in ("margin", "one_step_margin", "path_margin", "order", "threshold", "confidence"):
         for other in results[1:]:
             np.testing.assert_array_equal(getattr(other, field), getattr(results[0], field))
@@ -243,7 +249,7 @@ def test_codes_that_a_space_interpolates_are_refused():
     model = HistGradientBoostingClassifier(max_iter=5, categorical_features=[1]).fit(X, y)
     protocol = check(model, X, X[:50])
     moving = replace(bind(model, X[:5], protocol), stepwise=np.zeros(3, dtype=bool))
-    assert trees.refusal(moving) == "column 1 holds categories as numbers, which the evidence space interpolates"
+    assert TreeEngine.refusal(moving) == "column 1 holds categories as numbers, which the evidence space interpolates"
 
 
 def test_cells_in_half_precision_are_refused():

@@ -18,8 +18,9 @@ from tree_models import LGB, MODELS
 
 import fragility as fg
 from fragility.analysis.ranking.scores import random_order_score, rcma_along
-from fragility.engines import linear as linear_engine
-from fragility.engines.choice import native_for, prepare_answers
+from fragility.engines.choice import find_engine, prepare_answers
+from fragility.engines.linear import LinearEngine
+from fragility.engines.trees.engine import TreeEngine
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.protocol import bind
 from fragility.questions.search import failing_sets_of_rows
@@ -59,10 +60,9 @@ def kinds_of_states(rows: EvidenceRows, per_row: int | None = None) -> list[RowS
 
 def check(rows: EvidenceRows, engine: str) -> None:
     """The engine answers every kind of states itself, and as the model does."""
-    native = native_for(rows, "auto")
+    native = find_engine(rows, "auto")
     assert native is not None and native.name == engine
-    answer = native.module.state_answers(rows)
-    assert answer is not None
+    answer = native(rows).answer_states
     x = rows.dense()
     for states in kinds_of_states(rows):
         told = answer(x, states)
@@ -166,7 +166,7 @@ def test_neighbours_threads_and_order_do_not_change_a_bit(eight, name, cuts, thr
 
     rows = eight[name]
     x, states = rows.dense(), kinds_of_states(rows, per_row=150)[0]
-    answer = native_for(rows, "trees").module.state_answers(rows)
+    answer = TreeEngine(rows).answer_states
     whole = answer(x, states)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiling, "THREADS", threads)
@@ -188,7 +188,7 @@ def test_no_states_at_all(eight):
 
 def test_severities_of_each_unit_go_to_the_model(eight, numbers):
     rows = eight["lightgbm"]
-    answer = native_for(rows, "trees").module.state_answers(rows)
+    answer = TreeEngine(rows).answer_states
     removals = kinds_of_states(rows, per_row=8)[0]
     own = replace(removals, severity=np.random.default_rng(0).random(removals.moved.shape))
     assert answer(rows.dense(), own) is None
@@ -196,7 +196,7 @@ def test_severities_of_each_unit_go_to_the_model(eight, numbers):
     np.testing.assert_allclose(ready.answers(rows.dense(), own), rows.answers(rows.dense(), own), rtol=0, atol=1e-15)
     X, y = numbers
     linear = bound(LogisticRegression().fit(X, y), X, X[:8])
-    told = native_for(linear, "linear").module.state_answers(linear)(linear.dense(), own)
+    told = LinearEngine(linear).answer_states(linear.dense(), own)
     np.testing.assert_allclose(told, linear.answers(linear.dense(), own), rtol=0, atol=1e-12)
 
 
@@ -214,12 +214,12 @@ def test_cells_the_model_refuses_are_refused(name, cell, numbers):
 def test_answers_that_disagree_with_the_model_give_way_with_a_warning(numbers, monkeypatch):
     X, y = numbers
     rows = bound(LogisticRegression().fit(X, y), X, X[:20])
-    right = linear_engine.state_answers
+    right = LinearEngine.answer_states
 
-    def wrong(rows):
-        return lambda x, states: right(rows)(x, states) + (0.25 if states.by_column else 0.0)
+    def wrong(self, x, states):
+        return right(self, x, states) + (0.25 if states.by_column else 0.0)
 
-    monkeypatch.setattr(linear_engine, "state_answers", wrong)
+    monkeypatch.setattr(LinearEngine, "answer_states", wrong)
     with pytest.warns(
         UserWarning, match="the linear engine differs from LogisticRegression's own probabilities by 0.25"
     ):

@@ -19,13 +19,14 @@ from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
-from traces import assert_same
+from traces import assert_same, trace_by
 from tree_models import CAT, LGB, MODELS
 
 from fragility.base.errors import DataError, EngineError, ModelError
 from fragility.engines.blackbox import trace_blackbox
 from fragility.engines.trace import Trace
 from fragility.engines.trees import engine as trees
+from fragility.engines.trees.engine import TreeEngine
 from fragility.engines.trees.forest import NARROW, Forest
 from fragility.engines.trees.readers import read_ensemble
 from fragility.engines.trees.scoring import compute_probabilities, make_row_scorer
@@ -54,8 +55,8 @@ def check(model: Any, train: Any, rows: Any, **settings: Any) -> Trace:
     wrapped = Model.wrap(model)
     protocol = Protocol.fit(wrapped, train, **settings)
     bound = bind(wrapped, rows, protocol)
-    assert trees.refusal(bound) is None
-    mine = trees.trace(bound, protocol)
+    assert TreeEngine.refusal(bound) is None
+    mine = TreeEngine(bound).trace(bound, protocol)
     assert_same(mine, trace_blackbox(bound, protocol))
     return mine
 
@@ -196,7 +197,7 @@ def test_cells_the_model_refuses_are_refused(name, cell, numbers):
     bound = bind(model, X[:20].copy(), protocol)
     bound.matrix[17, 2] = cell
     with pytest.raises((DataError, ModelError)):
-        trees.trace(bound, protocol)
+        TreeEngine(bound).trace(bound, protocol)
 
 
 def test_cells_the_model_takes_are_traced(numbers):
@@ -386,7 +387,9 @@ def test_refusal_names_the_reason(numbers):
     X, y = numbers
     model = Model.wrap(xgboost.XGBClassifier(n_estimators=3, booster="dart", n_jobs=1).fit(X, y))
     bound = bind(model, X[:5], Protocol.fit(model, X))
-    assert trees.refusal(bound) == trees.never_reads(bound) == "XGBoost booster dart is not a plain sum of trees"
+    assert (
+        TreeEngine.refusal(bound) == TreeEngine.never_reads(bound) == "XGBoost booster dart is not a plain sum of trees"
+    )
 
 
 class Doubtful(RandomForestClassifier):
@@ -415,10 +418,10 @@ def test_threads_and_neighbours_do_not_change_a_bit(name, numbers, monkeypatch):
     results = []
     for n_threads in (1, 2, 3):
         monkeypatch.setattr(compiling, "THREADS", n_threads)
-        results.append(trees.trace(bind(model, rows, protocol), protocol))
-    alone = trees.trace(bind(model, rows[700:703], protocol), protocol)
+        results.append(trace_by(TreeEngine, bind(model, rows, protocol), protocol))
+    alone = trace_by(TreeEngine, bind(model, rows[700:703], protocol), protocol)
     monkeypatch.setattr(trees, "CHUNK_ROWS", 600)
-    results.append(trees.trace(bind(model, rows, protocol), protocol))
+    results.append(trace_by(TreeEngine, bind(model, rows, protocol), protocol))
     for field in ("margin", "one_step_margin", "path_margin", "order", "threshold", "confidence"):
         first = getattr(results[0], field)
         for other in results[1:]:
@@ -432,7 +435,7 @@ def test_no_rows(numbers):
         model = Model.wrap(MODELS[name]().fit(X, y))
         protocol = Protocol.fit(model, X)
         nobody = bind(model, X[:5], protocol).take([])
-        empty = trees.trace(nobody, protocol)
+        empty = TreeEngine(nobody).trace(nobody, protocol)
         assert empty.one_step_margin.shape == (0, 6) and empty.path_margin.shape == (0, protocol.depth + 1)
 
 
@@ -453,7 +456,7 @@ def test_progress_counts_rows(numbers, monkeypatch):
     model = Model.wrap(MODELS["lightgbm"]().fit(X, y))
     protocol = Protocol.fit(model, X)
     seen: list[tuple[int, int]] = []
-    trees.trace(bind(model, X[:250], protocol), protocol, lambda done, total: seen.append((done, total)))
+    trace_by(TreeEngine, bind(model, X[:250], protocol), protocol, lambda done, total: seen.append((done, total)))
     assert seen == [(100, 250), (200, 250), (250, 250)]
 
 

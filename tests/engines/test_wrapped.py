@@ -33,10 +33,10 @@ from traces import assert_same
 import fragility as fg
 from fragility.base.errors import EngineError
 from fragility.engines.blackbox import trace_blackbox
-from fragility.engines.choice import native_for, never_reads, prepare_answers
+from fragility.engines.choice import find_engine, never_reads, prepare_answers
 from fragility.engines.lattice.whole import find_lattice, never_searches
-from fragility.engines.wrapped import engine as wrapped
 from fragility.engines.wrapped.combining import CELLS, Combination
+from fragility.engines.wrapped.engine import WrappedEngine
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.protocol import Protocol, bind
 
@@ -94,8 +94,8 @@ def bind_rows(model: Any, X: Any, n_train: int = 180, **declared: Any) -> tuple[
 
 def check(rows: EvidenceRows, protocol: Protocol) -> None:
     """The engine's trace and answers are those of the model itself."""
-    assert wrapped.refusal(rows) is None
-    assert_same(wrapped.trace(rows, protocol), trace_blackbox(rows, protocol))
+    assert WrappedEngine.refusal(rows) is None
+    assert_same(WrappedEngine(rows).trace(rows, protocol), trace_blackbox(rows, protocol))
     ready = prepare_answers(rows, "wrapped")
     assert ready is not rows
     x, random = rows.dense(), np.random.default_rng(0)
@@ -158,10 +158,10 @@ def test_the_answers_of_trees_have_the_bits_of_their_library(inner):
     for n_classes in (2, 3):
         model, X = fit("isotonic", inner, n_classes)
         rows, _ = bind_rows(model, X)
-        answering = wrapped.Answering(rows)
-        for member, answers in answering.answers.items():
+        answering = WrappedEngine(rows)
+        for member, answers in answering.members.items():
             own = getattr(member.estimator, member.method)(rows.dense())
-            np.testing.assert_array_equal(answers.at_rows()(rows.dense()), own)
+            np.testing.assert_array_equal(answers.answer_rows(rows.dense()), own)
 
 
 # --- members of other kinds -----------------------------------------------------------------------------------
@@ -211,9 +211,9 @@ def test_bagged_trees_are_a_forest(n_classes):
     seen = X[:180][:, model.estimators_features_[0]]
     model.estimators_[0] = DecisionTreeClassifier(max_depth=3).fit(seen, np.minimum(y[:180], 1))  # knows two classes
     rows, protocol = bind_rows(model, X)
-    native = native_for(rows, "auto")
+    native = find_engine(rows, "auto")
     assert native is not None and native.name == "trees"
-    assert_same(native.module.trace(rows, protocol), trace_blackbox(rows, protocol))
+    assert_same(native(rows).trace(rows, protocol), trace_blackbox(rows, protocol))
 
 
 # --- what is not read -----------------------------------------------------------------------------------------
@@ -239,7 +239,7 @@ def test_what_cannot_be_read_goes_to_the_black_box():
     }
     for reason, model in unread.items():
         rows, protocol = bind_rows(model.fit(X[:180], y[:180]), X)
-        assert reason in str(wrapped.refusal(rows))
+        assert reason in str(WrappedEngine.refusal(rows))
         assert reason in str(never_reads("wrapped", rows))
         expected = "linear" if isinstance(model, LogisticRegression) else "blackbox"
         assert fg.audit(model, X[180:], protocol, lattice=False).manifest.engine.name == expected

@@ -5,25 +5,41 @@ from dataclasses import replace
 import numpy as np
 
 from fragility.engines.blackbox import trace_blackbox
+from fragility.engines.engine import Engine
 
 ERROR = 0.25
 FAULT = "one_step_margin"  # a test sets another
 ROWS = None  # (k, d) rows that it gets wrong, where a test names some; else as ``_wrong`` says
 
 
-def refusal(rows):
-    return None
+class DisagreeingEngine(Engine):
+    """Knows every model, and predicts every row wrongly."""
+
+    name = "disagreeing"
+
+    @classmethod
+    def never_reads(cls, rows):
+        return None
+
+    refusal = never_reads
+
+    def doubts(self, cells):
+        return np.zeros(len(cells), dtype=bool)
+
+    def tracer(self, protocol):
+        return lambda rows, progress=None: trace(rows, protocol)
+
+    def predict(self, matrix):
+        return self.form.predict(matrix) + ERROR
+
+    def answer_states(self, x, states):
+        return None
+
+    def answer_values(self, x, y, unit, asked):
+        return self.form.value_answers(x, y, unit, asked)
 
 
-never_reads = refusal
-state_answers = value_answers = refusal
-
-
-def doubts(rows):
-    return lambda cells: np.zeros(len(cells), dtype=bool)
-
-
-def trace(rows, protocol, progress=None):
+def trace(rows, protocol):
     right = trace_blackbox(rows, protocol)
     if ROWS is not None:
         wrong = (rows.dense()[:, None] == ROWS).all(axis=2).any(axis=1)
@@ -33,10 +49,6 @@ def trace(rows, protocol, progress=None):
             values[wrong] += ERROR
         return replace(right, **changed, engine="disagreeing")
     return replace(right, **{FAULT: _wrong(FAULT, getattr(right, FAULT), rows)}, engine="disagreeing")
-
-
-def tracer(rows, protocol):
-    return lambda others, progress=None: trace(others, protocol, progress)
 
 
 def _wrong(fault, values, rows):
@@ -56,7 +68,3 @@ def _wrong(fault, values, rows):
         case "threshold":
             values[0, 0] = 0.1 if np.isinf(values[0, 0]) else np.inf
     return values
-
-
-def predictor(rows):
-    return lambda matrix: rows.predict(matrix) + ERROR

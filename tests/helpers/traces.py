@@ -29,3 +29,8 @@ def assert_same(mine: Trace, asked: Trace) -> None:
         np.testing.assert_array_equal(getattr(mine, name), getattr(asked, name), err_msg=name)
     for name in ("confidence", "margin", "one_step_margin", "one_step_confidence", "path_margin"):
         np.testing.assert_allclose(getattr(mine, name), getattr(asked, name), rtol=0, atol=1e-12, err_msg=name)
+
+
+def trace_by(engine, rows, protocol, progress=None):
+    """The trace of rows by an engine of a class, made for these rows."""
+    return engine(rows).trace(rows, protocol, progress)

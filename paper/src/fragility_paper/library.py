@@ -46,7 +46,8 @@ from fragility.base.files import replacing, write_text
 from fragility.blocks.claims import claims_from
 from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.blackbox import trace_blackbox
-from fragility.engines.choice import NativeEngine, choose_native, prepare_answers
+from fragility.engines.choice import choose_engine, prepare_answers
+from fragility.engines.engine import Engine
 from fragility.engines.lattice.whole import find_lattice
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.evidence.agreement import original_class
@@ -93,6 +94,7 @@ __all__ = [
     "Claims",
     "Device",
     "Donor",
+    "Engine",
     "EvidenceRows",
     "FailingSets",
     "FragilityPenalty",
@@ -101,7 +103,6 @@ __all__ = [
     "MeanInterval",
     "ModeLosses",
     "NanEqual",
-    "NativeEngine",
     "PairedDifference",
     "PartAuditor",
     "ReviewRule",
@@ -117,7 +118,7 @@ __all__ = [
     "brier_score",
     "capture_at",
     "certificate_scores",
-    "choose_native",
+    "choose_engine",
     "claims_from",
     "clipped_probabilities",
     "collapse",

@@ -16,7 +16,8 @@ from fragility.base.errors import DataError, EvidenceError, FragilityError, Mode
 from fragility.blocks.intervals.making import WantedIntervals
 from fragility.blocks.modes import WantedModes
 from fragility.engines.checking import list_checked_states, trace_undecided
-from fragility.engines.choice import ReadyEngine, prepare_answers
+from fragility.engines.choice import answer_by, prepare_answers
+from fragility.engines.engine import Engine
 from fragility.evidence import EvidenceRows
 from fragility.evidence.binding import bind_rows, reads_codes
 from fragility.evidence.modes import make_records
@@ -34,7 +35,7 @@ class _Form(NamedTuple):
     """What is made once for rows that come in one form."""
 
     binding: Rebinding
-    engine: ReadyEngine | None  # None: the black box
+    engine: Engine | None  # None: the black box
 
 
 class Auditor:
@@ -207,7 +208,7 @@ class Auditor:
         form = self._form_of(rows)
         if form is None:
             return prepare_answers(rows, self._wanted.engine)
-        return rows if form.engine is None else form.engine.prepare_answers(rows)
+        return rows if form.engine is None else answer_by(form.engine, rows)
 
     # --- made ready ---------------------------------------------------------------------------------------
 
@@ -312,9 +313,7 @@ class Auditor:
             self._add_form(rows)
         return certs
 
-    def _certify_bound(
-        self, auditor: PartAuditor, rows: EvidenceRows, engine: ReadyEngine | None = None
-    ) -> Certificates:
+    def _certify_bound(self, auditor: PartAuditor, rows: EvidenceRows, engine: Engine | None = None) -> Certificates:
         return add_blocks(certify_rows(auditor, rows, False, engine), auditor, rows, self._wanted, False)
 
 

@@ -26,7 +26,8 @@ from fragility.blocks.lattice.making import declare_lattice, lattice_of_rows
 from fragility.blocks.lattice.values import LatticeClaims, lattice_context, with_block
 from fragility.blocks.modes import ModesClaims, WantedModes, declare_modes, modes_context, modes_of_rows, with_modes
 from fragility.engines.blackbox import ENGINE as BLACKBOX
-from fragility.engines.choice import NativeEngine, ReadyEngine, choose_native, trace_rows
+from fragility.engines.choice import choose_engine, refusal, trace_rows
+from fragility.engines.engine import Engine
 from fragility.engines.trace import HandedOver, Progress, Trace
 from fragility.evidence import EvidenceRows
 from fragility.models import Model
@@ -65,7 +66,7 @@ class PartAuditor:
 
     model: Model  # as confirmed on the first rows
     protocol: Protocol
-    native: NativeEngine | None  # None: the black box
+    native: type[Engine] | None  # None: the black box
     byte_budget: int = DEFAULT_BYTE_BUDGET
     extent: Extent = "full"
     lattice: LatticeDeclaration | None = None  # how the lattice block is searched; None: there is no block
@@ -83,7 +84,7 @@ class PartAuditor:
         where: str = "",
     ) -> PartAuditor:
         """Return an auditor made ready on the first of the rows to audit; where: of which part a warning speaks."""
-        return cls(rows.model, protocol, choose_native(rows, protocol, engine, byte_budget, where), byte_budget)
+        return cls(rows.model, protocol, choose_engine(rows, protocol, engine, byte_budget, where), byte_budget)
 
     @classmethod
     def prepare(
@@ -147,7 +148,7 @@ class PartAuditor:
                 f"{self.model.kind}: {self.model.link} gives the probabilities of the first rows, but not those of the "
                 f"rows from {rows.ids[0]!r} on; give a model whose predict_proba follows one rule"
             )
-        reason = None if self.native is None else self.native.refusal(rows)
+        reason = None if self.native is None else refusal(self.engine, rows)
         if reason is not None:
             raise EngineError(
                 f"the {self.engine} engine audited the first rows, but not those from {rows.ids[0]!r} on: {reason}; "
@@ -156,11 +157,11 @@ class PartAuditor:
             )
         return rows
 
-    def make_ready(self, rows: EvidenceRows) -> ReadyEngine | None:
+    def make_ready(self, rows: EvidenceRows) -> Engine | None:
         """Return the engine, ready for rows of the form of these; None for the black box."""
-        return None if self.native is None else ReadyEngine(self.native, rows, self.protocol)
+        return None if self.native is None else self.native(rows)
 
-    def trace(self, rows: EvidenceRows, progress: Progress | None = None, engine: ReadyEngine | None = None) -> Trace:
+    def trace(self, rows: EvidenceRows, progress: Progress | None = None, engine: Engine | None = None) -> Trace:
         """Return the trace of rows bound to this model and protocol; a native engine's answers are checked per row.
 
         Some states are asked again alone and in other batches, unless there are fewer than four rows.

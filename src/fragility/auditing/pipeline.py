@@ -25,7 +25,7 @@ from fragility.blocks.choice import with_content
 from fragility.blocks.intervals.making import WantedIntervals, declare_intervals, intervals_block
 from fragility.blocks.lattice.making import declare_lattice, lattice_of_rows, search_most_exposed
 from fragility.blocks.modes import WantedModes, declare_modes, modes_of_rows
-from fragility.engines.choice import ReadyEngine
+from fragility.engines.engine import Engine
 from fragility.engines.trace import HandedOver, Progress
 from fragility.evidence import EvidenceRows
 from fragility.evidence.rows import content_keys, input_row_digests
@@ -162,7 +162,7 @@ def certify_rows(
     auditor: PartAuditor,
     rows: EvidenceRows,
     progress: bool | Progress | None = None,
-    engine: ReadyEngine | None = None,
+    engine: Engine | None = None,
 ) -> Certificates:
     """Return the certificates of bound rows, without blocks; engine: made ready before, for rows of their form."""
     engine, n = engine or auditor.make_ready(rows), len(rows)

@@ -300,12 +300,12 @@ def _announce_questions(
     """Say what a model that can only be asked will be asked for beside the audit, before it is."""
     from fragility.blocks.baselines.comparison import COMPARED_ROWS
     from fragility.blocks.modes import units_by_mode
-    from fragility.engines.choice import native_for
+    from fragility.engines.choice import find_engine
     from fragility.protocol import bind
     from fragility.questions.modes.losses import count_values
 
     few = source.head(1)
-    if native_for(bind(model, few.frame, protocol, few.ids), engine) is not None:
+    if find_engine(bind(model, few.frame, protocol, few.ids), engine) is not None:
         return
     if other_baselines and protocol.alternatives:
         most = COMPARED_ROWS * protocol.states_per_row * len(protocol.alternatives)

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -28,6 +27,7 @@ from fragility.base.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats, Integer
 from fragility.base.errors import ModelError
 from fragility.base.ids import id_keys
 from fragility.engines.blackbox import row_keys, trace_blackbox
+from fragility.engines.engine import Engine
 from fragility.engines.trace import CONTRADICTED, UNPROMISED, Progress, StatesAsked, Trace, original_confidence
 from fragility.evidence import EvidenceRows, OwnRows, RowStates, Spared, blend
 from fragility.evidence.agreement import PROBABILITY_ROUNDING, ROUNDING, original_class
@@ -147,27 +147,23 @@ class _Comparison:
 
 
 def trace_checked(
-    engine: Any, rows: EvidenceRows, protocol: Protocol, byte_budget: int, progress: Progress | None = None
+    engine: Engine, rows: EvidenceRows, protocol: Protocol, byte_budget: int, progress: Progress | None = None
 ) -> Trace:
-    """Return a native engine's trace, with the black box's own in the rows for which the engine is in doubt.
-
-    engine: a ``choice.ReadyEngine``.
-    """
-    native = engine.native
+    """Return a native engine's trace, with the black box's own in the rows for which the engine is in doubt."""
     doubt = np.where(engine.find_doubtful(rows), UNPROMISED, 0).astype(np.uint8)
     promised = np.flatnonzero(doubt == 0)
     parts: list[tuple[Integers, Trace]] = []
     if len(promised):
         own = rows if len(promised) == len(rows) else rows.take(promised.tolist())
-        trace: Trace = engine.trace(own, progress)
-        wrong = _find_contradicted_claims(trace, own, protocol, native)
+        trace = engine.trace(own, protocol, progress)
+        wrong = _find_contradicted_claims(trace, own, protocol, engine)
         if not wrong.any() and len(promised) == len(rows):
             return trace
         doubt[promised[wrong]] = CONTRADICTED
         parts.append((promised[~wrong], trace.rows(np.flatnonzero(~wrong))))
     asked = np.flatnonzero(doubt)
     parts.append((asked, trace_blackbox(rows.take(asked.tolist()), protocol, byte_budget=byte_budget)))
-    merged = Trace.merge(parts, native.name)
+    merged = Trace.merge(parts, engine.name)
     # Each row counts by itself: what rows share in a batch is not theirs.
     states = len(asked) * StatesAsked.of(protocol, rows.n_groups).per_row
     evaluations = states + sum(trace.evaluations for places, trace in parts if places is not asked)
@@ -175,7 +171,7 @@ def trace_checked(
 
 
 def trace_undecided(
-    engine: Any, rows: EvidenceRows, protocol: Protocol, decide: Callable[[Floats], Integers | None]
+    engine: Engine, rows: EvidenceRows, protocol: Protocol, decide: Callable[[Floats], Integers | None]
 ) -> Trace | None:
     """Return the checked trace of few rows whose classes are not decided, asking the model once about all states.
 
@@ -188,9 +184,9 @@ def trace_undecided(
     x = rows.dense()
     if engine.doubts(x).any():
         return None
-    trace: Trace = engine.trace(rows)
+    trace = engine.trace(rows, protocol)
     claimed = None
-    if engine.native.bounded:
+    if engine.bounded:
         p = q = rows.predict(x)
     else:
         cells, claimed = _draw_states(trace, x, rows.spared(), rows, protocol, _draw_by_id(rows.ids))
@@ -198,23 +194,25 @@ def trace_undecided(
     named = decide(p)
     if named is not None and not np.array_equal(named, trace.predicted):
         return None
-    contradicts = _find_contradicted_states(trace, rows, protocol, engine.native, p, q, claimed)
+    contradicts = _find_contradicted_states(trace, rows, protocol, engine, p, q, claimed)
     return None if contradicts.any() else trace
 
 
-def list_checked_states(engine: Any, rows: EvidenceRows, protocol: Protocol) -> Floats:
+def list_checked_states(engine: Engine, rows: EvidenceRows, protocol: Protocol) -> Floats:
     """Return the cells (k, d) of the states at which the model will be asked whether the engine is right about rows.
 
     These are x, the state of a certificate's check and that of an engine's answers, so that one call answers them all.
     """
     x = rows.dense()
     cells = [x, rows.stressed(x, _remove_halves(rows.ids, rows, rows.spared()))]
-    if not engine.native.bounded and not engine.doubts(x).any():
-        cells.append(_draw_states(engine.trace(rows), x, rows.spared(), rows, protocol, _draw_by_id(rows.ids))[0])
+    if not engine.bounded and not engine.doubts(x).any():
+        cells.append(
+            _draw_states(engine.trace(rows, protocol), x, rows.spared(), rows, protocol, _draw_by_id(rows.ids))[0]
+        )
     return np.concatenate(cells)
 
 
-def _find_contradicted_claims(trace: Trace, rows: EvidenceRows, protocol: Protocol, native: Any) -> Booleans:
+def _find_contradicted_claims(trace: Trace, rows: EvidenceRows, protocol: Protocol, engine: Engine) -> Booleans:
     """Return (n,) the rows whose margins the model's own answers deny, at x or at one other state."""
     wrong = np.zeros(len(rows), dtype=bool)
     step = rows_within(DEFAULT_BYTE_BUDGET, rows.width, copies=COPIES, most=BATCH_ROWS)
@@ -224,21 +222,21 @@ def _find_contradicted_claims(trace: Trace, rows: EvidenceRows, protocol: Protoc
         p = q = rows.own_probabilities(start, x)
         original_class(rows, p, protocol.resolution, part)  # refuses a model whose predict contradicts it
         claimed = None
-        if not native.bounded:  # else its rounding is known for every row: no other state says more
+        if not engine.bounded:  # else its rounding is known for every row: no other state says more
             spared = rows.spared(part.start, part.stop)
             cells, claimed = _draw_states(seen, x, spared, rows, protocol, _draw_by_id(rows.ids[part]))
             q = rows.predict(cells)
-        wrong[part] = _find_contradicted_states(seen, rows, protocol, native, p, q, claimed)
+        wrong[part] = _find_contradicted_states(seen, rows, protocol, engine, p, q, claimed)
     return wrong
 
 
 def _find_contradicted_states(
-    seen: Trace, rows: EvidenceRows, protocol: Protocol, native: Any, p: Floats, q: Floats, claimed: Floats | None
+    seen: Trace, rows: EvidenceRows, protocol: Protocol, engine: Engine, p: Floats, q: Floats, claimed: Floats | None
 ) -> Booleans:
     """Return (m,) the rows that the model denies by its probabilities p (m, C) at x, or q at a state claimed (m,)."""
     asked = StatesAsked.of(protocol, rows.n_groups)
     # no further from the model's own margin than the protocol lets a verifier find it
-    tolerance = min(native.tolerance, max(protocol.resolution, native.rounding))
+    tolerance = min(engine.tolerance, max(protocol.resolution, engine.rounding))
     wrong = _differ(asked.margins(p, seen.predicted, rows.offset), seen.margin, tolerance)
     wrong |= _differ(original_confidence(p, seen.predicted), seen.confidence, tolerance)
     if claimed is not None:

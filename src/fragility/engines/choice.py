@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-import typing
-import warnings
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import NamedTuple
+from dataclasses import replace
 
 import numpy as np
 
-from fragility.base.arrays import MEBIBYTE, Booleans, Floats, Integers, rows_within
+from fragility.base.arrays import Booleans, Floats, Integers
 from fragility.base.errors import Advice, EngineError
-from fragility.base.libraries import family_of, is_torch_module, say_lacking, warn_once
+from fragility.base.libraries import warn_once
 from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.blackbox import trace_blackbox
 from fragility.engines.checking import (
@@ -25,159 +19,37 @@ from fragility.engines.checking import (
     mix_own_answers,
     trace_checked,
 )
-from fragility.engines.trace import Progress, Trace, Tracer
-from fragility.engines.trees.readers import READERS
-from fragility.engines.wrapped.combining import WRAPPERS
+from fragility.engines.engine import Engine
+from fragility.engines.linear import LinearEngine
+from fragility.engines.neural import NeuralEngine
+from fragility.engines.trace import Progress, Trace
+from fragility.engines.trees.engine import TreeEngine
+from fragility.engines.wrapped.engine import WrappedEngine
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.protocol import Protocol
 
 SELF_CHECK_ROWS = 16
 
 
-class EngineModule(typing.Protocol):
-    """What the module of a native engine offers."""
-
-    def never_reads(self, rows: EvidenceRows) -> str | None:
-        """Return why the engine can audit no rows of this model and protocol, on any machine; None if it may."""
-
-    def refusal(self, rows: EvidenceRows) -> str | None:
-        """Return why the engine cannot audit these rows, or None if it can."""
-
-    def doubts(self, rows: EvidenceRows) -> Callable[[Floats], Booleans]:
-        """Return the function cells (m, d) -> (m,) rows that the engine may read otherwise than the model."""
-
-    def trace(self, rows: EvidenceRows, protocol: Protocol, progress: Progress | None = None) -> Trace:
-        """Return the trace of every row."""
-
-    def tracer(self, rows: EvidenceRows, protocol: Protocol) -> Tracer:
-        """Return the function that traces these rows and others of their form, prepared once."""
-
-    def predictor(self, rows: EvidenceRows) -> Callable[[Floats], Floats] | None:
-        """Return a function that predicts stressed rows (m, d), or None if the model itself is as fast."""
-
-    def state_answers(self, rows: EvidenceRows) -> Callable[[Floats, RowStates], Floats | None] | None:
-        """Return a function that predicts states of rows (m, d) without building their cells, or None."""
-
-    def value_answers(self, rows: EvidenceRows) -> Callable[[Floats, Floats, Integers, Integers], Floats] | None:
-        """Return a function as ``EvidenceRows.value_answers``, or None."""
-
-
-@dataclass(frozen=True, slots=True)
-class NativeEngine:
-    """A native engine; its module is loaded when it is first used, because its libraries are optional."""
-
-    name: str
-    path: str  # of its module
-    needs: tuple[str, ...]  # importable libraries without which it is not available
-    tolerance: float  # largest difference of margins from the black box that is rounding
-    rounding: float = 0.0  # by which margins of the model itself differ from batch to batch
-    bounded: bool = False  # its ``doubts`` bound the rounding of every state of a row
-    families: tuple[str, ...] = ()  # the only models that it may read; empty: its module must be asked
-    torch_modules: bool = False  # it also reads any torch.nn.Module
-
-    @property
-    def module(self) -> EngineModule:
-        return typing.cast(EngineModule, importlib.import_module(self.path))
-
-    def knows(self, rows: EvidenceRows) -> bool:
-        """Return whether this engine may read such a model, judged by its class: its module is not loaded."""
-        head = rows.model.head
-        return not self.families or family_of(head) in self.families or (self.torch_modules and is_torch_module(head))
-
-    def lacking(self) -> str | None:
-        """Return the sentence that names the extra without which this engine is not available; None if it is."""
-        return say_lacking(f"the {self.name} engine", *self.needs)
-
-    def refusal(self, rows: EvidenceRows) -> str | None:
-        """Return why this engine cannot audit these rows here, or None if it can."""
-        return self.lacking() or self.module.refusal(rows)
-
-    def never_reads(self, rows: EvidenceRows) -> str | None:
-        """Return why this engine can never have audited this model under this protocol, whatever is installed here."""
-        try:
-            return self.module.never_reads(rows)
-        except ImportError:
-            return None if self.knows(rows) else f"the {self.name} engine does not know it"
-
-    def find_doubtful(self, rows: EvidenceRows) -> Booleans:
-        """Return (n,) the rows that this engine may read otherwise than the model, as far as it knows itself."""
-        return _ask_doubts(self.module.doubts(rows), rows)
-
-    def accept(self, difference: str | None, required: bool) -> bool:
-        """Return whether this engine may be used, though it differs from the model in this way (None: it does not)."""
-        if difference is None:
-            return True
-        message = f"the {self.name} engine {difference}"
-        if required:
-            raise EngineError(f"{message}; use ", Advice.argument("engine", "auto"))
-        warnings.warn(f"{message}; the black-box engine is used instead", stacklevel=5)
-        return False
-
-
-def _ask_doubts(doubts: Callable[[Floats], Booleans], rows: EvidenceRows) -> Booleans:
-    step = rows_within(MEBIBYTE, rows.width, least=64)  # so that what is made of the cells stays in cache
-    return np.concatenate([doubts(rows.dense(start, start + step)) for start in range(0, len(rows), step)])
-
-
-class ReadyEngine:
-    """A native engine that has read a model, ready for rows of one form: what it makes of the model is made once.
-
-    The form is all of rows but their cells: baseline, groups, how cells are handed over. An engine may be used in
-    several threads.
-    """
-
-    def __init__(self, native: NativeEngine, rows: EvidenceRows, protocol: Protocol) -> None:
-        self.native, self.first = native, rows
-        self.doubts = native.module.doubts(rows)
-        self.trace = native.module.tracer(rows, protocol)
-
-    def find_doubtful(self, rows: EvidenceRows) -> Booleans:
-        """Return (n,) the rows that this engine may read otherwise than the model, as far as it knows itself."""
-        return _ask_doubts(self.doubts, rows)
-
-    @cached_property
-    def answers(self) -> Answers:
-        """What it answers beside traces."""
-        return Answers.of(self.native, self.first)
-
-    def prepare_answers(self, rows: EvidenceRows) -> EvidenceRows:
-        """Return rows of the form with this engine's answers; those that the model contradicts have the model's."""
-        ready = self.answers.put_into(rows)
-        return rows if ready is None else _keep_contradicted(ready, rows, self.native, self.doubts)
-
-
-class Answers(NamedTuple):
-    """What a native engine answers about rows of one form; None where it does not."""
-
-    predict: Callable[[Floats], Floats] | None
-    states: Callable[[Floats, RowStates], Floats | None] | None
-    values: Callable[[Floats, Floats, Integers, Integers], Floats] | None
-
-    @classmethod
-    def of(cls, native: NativeEngine, rows: EvidenceRows) -> Answers:
-        module = native.module
-        return cls(module.predictor(rows), module.state_answers(rows), module.value_answers(rows))
-
-    def put_into(self, rows: EvidenceRows) -> EvidenceRows | None:
-        """Return the rows with these answers; None if the model itself answers as fast."""
-        if self.predict is None and self.states is None:
-            return None
-        predict = self.predict or rows.predict_matrix
-        return replace(rows, predict_matrix=predict, answer_states=self.states, answer_values=self.values)
-
-
-NETWORKS = ("sklearn.MLPClassifier", "fragility.ResMLPClassifier")
-NATIVE = (
-    NativeEngine("linear", "fragility.engines.linear", (), 1e-6, bounded=True),
-    NativeEngine("trees", "fragility.engines.trees.engine", ("numba",), 1e-6, families=tuple(READERS)),
-    # A float32 network rounds by the shape of its batch, in the black box as in the engine.
-    NativeEngine("neural", "fragility.engines.neural", ("torch",), 1e-4, 1e-4, families=NETWORKS, torch_modules=True),
-    NativeEngine("wrapped", "fragility.engines.wrapped.engine", ("numba",), 1e-6, families=tuple(WRAPPERS)),
-)
+NATIVE: tuple[type[Engine], ...] = (LinearEngine, TreeEngine, NeuralEngine, WrappedEngine)
 ENGINES = ("auto", BLACKBOX, *(engine.name for engine in NATIVE))
 
 
-def native_for(rows: EvidenceRows, engine: str, where: str = "") -> NativeEngine | None:
+def answer_by(engine: Engine, rows: EvidenceRows) -> EvidenceRows:
+    """Return rows of the engine's form with its answers; those that the model contradicts have the model's."""
+    ready = _put_answers(engine, rows)
+    return rows if ready is None else _keep_contradicted(ready, rows, engine)
+
+
+def _put_answers(engine: Engine, rows: EvidenceRows) -> EvidenceRows | None:
+    """Return the rows with the engine's answers; None if it has none."""
+    if not engine.answers:
+        return None
+    predict = engine.predict if engine.predicts else rows.predict_matrix
+    return replace(rows, predict_matrix=predict, answer_states=engine.answer_states, answer_values=engine.answer_values)
+
+
+def find_engine(rows: EvidenceRows, engine: str, where: str = "") -> type[Engine] | None:
     """Return the native engine that audits these rows, None for the black box; EngineError if a named one cannot.
 
     where: of which part of an audit a warning speaks; empty for all of it.
@@ -202,7 +74,7 @@ def native_for(rows: EvidenceRows, engine: str, where: str = "") -> NativeEngine
     return native
 
 
-def _is_available(native: NativeEngine, rows: EvidenceRows, where: str) -> bool:
+def _is_available(native: type[Engine], rows: EvidenceRows, where: str) -> bool:
     """Return whether an engine can audit these rows; say once what it lacks if that is all.
 
     The libraries of an engine that does not know the model's class are not loaded.
@@ -213,7 +85,7 @@ def _is_available(native: NativeEngine, rows: EvidenceRows, where: str) -> bool:
     if lacking is None:
         return native.refusal(rows) is None
     try:
-        takes = native.module.refusal(rows) is None
+        takes = native.refusal(rows) is None
     except ImportError:
         takes = True  # judged by its class
     if takes:
@@ -225,33 +97,42 @@ def _explain_blackbox(rows: EvidenceRows, where: str) -> None:
     """Say once why a model of a kind that an engine reads is asked as a black box all the same."""
     for native in NATIVE:
         if native.families and not native.torch_modules and native.knows(rows) and native.lacking() is None:
-            reason = native.module.refusal(rows)
+            reason = native.refusal(rows)
             if reason is not None:
                 warn_once(f"{rows.model.kind} is asked as a black box{where}, which is slower: {reason}")
 
 
 def refusal(engine: str, rows: EvidenceRows) -> str | None:
     """Return why a native engine of this name cannot audit these rows here; None if it can."""
-    return next((native.refusal(rows) for native in NATIVE if native.name == engine), None)
+    return next((native.lacking() or native.refusal(rows) for native in NATIVE if native.name == engine), None)
 
 
 def never_reads(engine: str, rows: EvidenceRows) -> str | None:
-    """Return why an engine of this name can never have audited this model under this protocol; None if it may have."""
-    return next((native.never_reads(rows) for native in NATIVE if native.name == engine), None)
+    """Return why an engine of this name can never have audited this model under this protocol, whatever is installed.
+
+    None if it may have.
+    """
+    native = next((native for native in NATIVE if native.name == engine), None)
+    try:
+        return None if native is None else native.never_reads(rows)
+    except ImportError:
+        assert native is not None
+        return None if native.knows(rows) else f"the {engine} engine does not know it"
 
 
-def choose_native(
+def choose_engine(
     rows: EvidenceRows, protocol: Protocol, engine: str, byte_budget: int, where: str = ""
-) -> NativeEngine | None:
+) -> type[Engine] | None:
     """Return the native engine to use, once it has agreed with the black box on a few rows; None: the black box."""
-    native = native_for(rows, engine, where)
+    native = find_engine(rows, engine, where)
     if native is None:
         return None
     few = rows.between(0, SELF_CHECK_ROWS)
-    few = few.take(np.flatnonzero(~native.find_doubtful(few)).tolist())
+    made = native(few)
+    few = few.take(np.flatnonzero(~made.find_doubtful(few)).tolist())
     if not len(few):
         return native  # each row will be looked at when it is traced
-    claimed = native.module.trace(few, protocol)
+    claimed = made.trace(few, protocol)
     # All severities in one call: for so few rows a call costs more than the states that a flip would spare.
     asked = trace_blackbox(few, protocol, byte_budget=byte_budget, severities_at_once=len(protocol.severities))
     difference = compare_traces(claimed, asked, few, protocol, native.tolerance)
@@ -263,27 +144,25 @@ def prepare_answers(rows: EvidenceRows, engine: str = "auto") -> EvidenceRows:
 
     For labels, searches and scores. An audit takes rows as they were bound, since it checks engines against the model.
     """
-    native = native_for(rows, engine)
+    native = find_engine(rows, engine)
     if native is None:
         return rows
-    ready = Answers.of(native, rows).put_into(rows)
+    made = native(rows)
+    ready = _put_answers(made, rows)
     if ready is None:
         return rows
-    doubts = native.module.doubts(rows)
-    gap = _find_largest_gap(ready, rows, np.flatnonzero(~_ask_doubts(doubts, rows))[:SELF_CHECK_ROWS])
+    gap = _find_largest_gap(ready, rows, np.flatnonzero(~made.find_doubtful(rows))[:SELF_CHECK_ROWS])
     differs = f"differs from {rows.model.kind}'s own probabilities by {gap:.3g}"
     if not native.accept(None if gap <= native.tolerance else differs, required=engine != "auto"):
         return rows
-    return _keep_contradicted(ready, rows, native, doubts)
+    return _keep_contradicted(ready, rows, made)
 
 
-def _keep_contradicted(
-    ready: EvidenceRows, rows: EvidenceRows, native: NativeEngine, doubts: Callable[[Floats], Booleans]
-) -> EvidenceRows:
+def _keep_contradicted(ready: EvidenceRows, rows: EvidenceRows, engine: Engine) -> EvidenceRows:
     """Return rows with an engine's answers, and the model's own for those that it doubts or that deny the engine."""
-    doubtful = _ask_doubts(doubts, rows)
-    doubtful |= find_contradicted(ready, rows, native.tolerance, doubtful)
-    return mix_own_answers(ready, rows, doubtful, doubts)
+    doubtful = engine.find_doubtful(rows)
+    doubtful |= find_contradicted(ready, rows, engine.tolerance, doubtful)
+    return mix_own_answers(ready, rows, doubtful, engine.doubts)
 
 
 def _find_largest_gap(ready: EvidenceRows, rows: EvidenceRows, places: Integers) -> float:
@@ -315,26 +194,26 @@ def _find_largest_gap(ready: EvidenceRows, rows: EvidenceRows, places: Integers)
 class RowDoubter:
     """Which rows an engine may read otherwise than the model, some rows at a time."""
 
-    def __init__(self, native: NativeEngine, rows: EvidenceRows) -> None:
-        self.rows, self.tolerance, self.doubts = rows, native.tolerance, native.module.doubts(rows)
-        self.ready = replace(rows, answer_states=native.module.state_answers(rows))
+    def __init__(self, engine: type[Engine], rows: EvidenceRows) -> None:
+        self.rows, self.engine = rows, engine(rows)
+        self.ready = replace(rows, answer_states=self.engine.answer_states)
 
     def __call__(self, start: int, x: Floats, p: Floats) -> Booleans:
         """Return (m,) for rows from ``start`` on: cells x (m, d), probabilities by the model itself p (m, C)."""
-        doubted = self.doubts(x)
+        doubted = self.engine.doubts(x)
         sure = np.flatnonzero(~doubted)
         if len(sure):
             ids = [self.rows.ids[start + i] for i in sure]
             spared = self.rows.spared(start, start + len(x))
             spared = None if spared is None else spared.of(sure)
-            doubted[sure] = compare_answers(self.ready, self.rows, x[sure], spared, ids, p[sure], self.tolerance)
+            doubted[sure] = compare_answers(self.ready, self.rows, x[sure], spared, ids, p[sure], self.engine.tolerance)
         return doubted
 
 
 def trace_rows(
     rows: EvidenceRows,
     protocol: Protocol,
-    engine: ReadyEngine | None,
+    engine: Engine | None,
     byte_budget: int,
     progress: Progress | None = None,
 ) -> Trace:

@@ -14,7 +14,6 @@ Letters: m rows, d columns, G groups, C classes, O outputs (1 for two classes, e
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -25,6 +24,7 @@ import scipy.sparse as sp
 from fragility.base.arrays import MEBIBYTE, Booleans, Floats, Integers, rows_within
 from fragility.base.errors import Advice, EngineError
 from fragility.base.libraries import family_of
+from fragility.engines.engine import Engine
 from fragility.engines.linear_traces import Link, choose_filling
 from fragility.engines.trace import Progress, StatesAsked, Trace, Tracer
 from fragility.evidence import EvidenceRows, RowStates
@@ -32,7 +32,6 @@ from fragility.models import links
 from fragility.protocol import Protocol
 from fragility.scores import sigmoid_probabilities, softmax_probabilities
 
-ENGINE = "linear"
 LOGISTIC = ("sklearn.LogisticRegression", "sklearn.LogisticRegressionCV")
 DISCRIMINANT = "sklearn.LinearDiscriminantAnalysis"
 STOCHASTIC = "sklearn.SGDClassifier"
@@ -69,18 +68,6 @@ def normalise_one_against_rest(scores: Floats) -> Floats:
     return np.asarray(p / p.sum(axis=-1, keepdims=True))
 
 
-def never_reads(rows: EvidenceRows) -> str | None:
-    """Return why this engine can audit no rows of this model and protocol, or None if it may."""
-    if link_for(rows) is None:
-        return "it is not a linear classifier whose scores and link are known"
-    return never_adds_up(rows)
-
-
-def refusal(rows: EvidenceRows) -> str | None:
-    """Return why this engine cannot audit these rows, or None if it can."""
-    return refuse_cells(rows) or never_reads(rows)
-
-
 def never_adds_up(rows: EvidenceRows) -> str | None:
     """Return why linear scores of rows of this model and protocol are no sums over groups; None if they may be."""
     if not rows.native_matrix and rows.model.transformer is not None:
@@ -97,15 +84,6 @@ def refuse_cells(rows: EvidenceRows) -> str | None:
     if rows.cell_dtype != np.float64:
         return "its rows are float32, and sums of float32 products depend on their order"
     return None
-
-
-def doubts(rows: EvidenceRows) -> Callable[[Any], Booleans]:
-    """Return the function cells (m, d), dense or CSR, -> (m,) rows whose sums may have lost digits that matter.
-
-    A state is the score of x less what is removed: where a cell is large, both are, and their difference is rounded.
-    """
-    scores = GroupScores.of(rows)
-    return lambda cells: ~(scores.bound_rounding(cells) <= MOST_ROUNDING)  # NaN: such rows are the model's to refuse
 
 
 # --- sums over groups ---------------------------------------------------------------------------------------
@@ -184,6 +162,14 @@ class GroupScores:
         sums += float(np.abs(self.baseline) @ self._largest_weights) + float(np.abs(self.intercept).max())
         return np.asarray(2.0 * (len(self.baseline) + 3) * 2.0**-53 * sums)
 
+    def find_rounded(self, cells: Any) -> Booleans:
+        """Return (m,) the rows (m, d), dense or CSR, whose sums may have lost digits that matter.
+
+        A state is the score of x less what is removed: where a cell is large, both are, and their difference is
+        rounded.
+        """
+        return ~(self.bound_rounding(cells) <= MOST_ROUNDING)  # NaN: such rows are the model's to refuse
+
     def sum_piece(self, rows: EvidenceRows, piece: slice) -> tuple[Floats, Floats]:
         """Return s (O, m) and t (G, O, m) of some rows; rows come last, so that every sum runs over whole vectors."""
         with np.errstate(over="ignore", invalid="ignore"):  # of rows that are left to the model
@@ -221,83 +207,7 @@ class GroupScores:
         return np.stack([part.reshape(self.n_groups, m) for part in sums], axis=1).astype(np.float64, copy=False)
 
 
-# --- the trace ----------------------------------------------------------------------------------------------
-
-
-def trace(rows: EvidenceRows, protocol: Protocol, progress: Progress | None = None) -> Trace:
-    """Return the trace of every row."""
-    return tracer(rows, protocol)(rows, progress)
-
-
-def tracer(rows: EvidenceRows, protocol: Protocol) -> Tracer:
-    """Return the function that traces these rows and others of their form, prepared once."""
-    link, asked, scores = _require_link(rows), StatesAsked.of(protocol, rows.n_groups), GroupScores.of(rows)
-    fill = choose_filling(scores.n_outputs, link, asked)
-    shift = 0.0 if rows.offset is None else float(rows.offset[1] - rows.offset[0])
-    widest = asked.n_groups  # cells per row in the widest array
-    if scores.n_outputs > 1:
-        widest = max(asked.n_groups, asked.depth + 1, len(asked.severities)) * scores.n_outputs
-    size = rows_within(PIECE_BYTES, widest, least=LEAST_ROWS)
-
-    def trace_rows(others: EvidenceRows, progress: Progress | None = None) -> Trace:
-        n = len(others)
-        out = Trace.allocate(
-            asked, n, others.decided, ENGINE, "F"
-        )  # tables are stored state by state, as they are made
-        for start in range(0, n, size):
-            piece = slice(start, min(start + size, n))
-            total, removed = scores.sum_piece(others, piece)
-            spared = others.spared(piece.start, piece.stop)
-            last = None if spared is None else spared.groups.T
-            fill(out.rows(piece), total, removed, asked, shift, last)
-            if progress is not None:
-                progress(piece.stop, n)
-        return out
-
-    return trace_rows
-
-
-def _require_link(rows: EvidenceRows) -> Link:
-    link = link_for(rows)
-    if link is None:
-        raise EngineError(f"the linear engine does not know {rows.model.kind}; use ", Advice.argument("engine", "auto"))
-    return link
-
-
-# --- answers to labels, searches and scores -----------------------------------------------------------------
-
-
-def predictor(rows: EvidenceRows) -> None:
-    """Return None: the model itself predicts rows as fast."""
-
-
-def state_answers(rows: EvidenceRows) -> Callable[[Floats, RowStates], Floats | None]:
-    """Return the function (rows (m, d), states, other ones for each row) -> their probabilities, prepared once.
-
-    With u_g(x) what unit g (a group, or a column) adds to the raw scores of a row, and ubar_g what it adds at the
-    baseline, a state that moves units by l is  b + sum_g u_g(x) - sum_g l_g (u_g(x) - ubar_g):  one product of a row's
-    states with its contributions.
-    """
-    link, scores = _require_link(rows), GroupScores.of(rows)
-
-    def answer(x: Floats, states: RowStates) -> Floats | None:
-        raw = score_states(scores, x, states)
-        if not np.isfinite(raw).all():
-            return None  # such rows are the model's to refuse
-        return sigmoid_probabilities(raw[:, 0]) if scores.n_outputs == 1 else link(raw)
-
-    return answer
-
-
-def value_answers(rows: EvidenceRows) -> Callable[[Floats, Floats, Integers, Integers], Floats]:
-    """Return the function of ``EvidenceRows.value_answers``: what a unit adds at x gives way to what it adds at y."""
-    link, scores = _require_link(rows), GroupScores.of(rows)
-
-    def answer(x: Floats, y: Floats, unit: Integers, asked: Integers) -> Floats:
-        raw = score_values(scores, x, y, unit, asked)
-        return sigmoid_probabilities(raw[..., 0]) if scores.n_outputs == 1 else link(raw)
-
-    return answer
+# --- sums of states -----------------------------------------------------------------------------------------
 
 
 def score_values(scores: GroupScores, x: Floats, y: Floats, unit: Integers, asked: Integers) -> Floats:
@@ -348,3 +258,74 @@ def _list_extents(states: RowStates, part: slice) -> Floats:
         return moved.astype(np.float64)
     severity = states.severity[part]
     return np.where(moved, severity if severity.ndim == 2 else severity[:, None], 0.0)
+
+
+# --- the engine ---------------------------------------------------------------------------------------------
+
+
+class LinearEngine(Engine):
+    """A linear classifier as sums over groups.
+
+    With u_g(x) what unit g (a group, or a column) adds to the raw scores of a row, and ubar_g what it adds at the
+    baseline, a state that moves units by l is  b + sum_g u_g(x) - sum_g l_g (u_g(x) - ubar_g):  one product of a row's
+    states with its contributions. A unit that takes other values exchanges what it adds at x for what it adds at y.
+    """
+
+    name, bounded, predicts = "linear", True, False
+
+    def __init__(self, rows: EvidenceRows) -> None:
+        super().__init__(rows)
+        link = link_for(rows)
+        if link is None:
+            message = f"the linear engine does not know {rows.model.kind}; use "
+            raise EngineError(message, Advice.argument("engine", "auto"))
+        self.link, self.scores = link, GroupScores.of(rows)
+
+    @classmethod
+    def never_reads(cls, rows: EvidenceRows) -> str | None:
+        if link_for(rows) is None:
+            return "it is not a linear classifier whose scores and link are known"
+        return never_adds_up(rows)
+
+    @classmethod
+    def refusal(cls, rows: EvidenceRows) -> str | None:
+        return refuse_cells(rows) or cls.never_reads(rows)
+
+    def doubts(self, cells: Any) -> Booleans:
+        return self.scores.find_rounded(cells)
+
+    def tracer(self, protocol: Protocol) -> Tracer:
+        asked, scores, offset = StatesAsked.of(protocol, self.form.n_groups), self.scores, self.form.offset
+        fill = choose_filling(scores.n_outputs, self.link, asked)
+        shift = 0.0 if offset is None else float(offset[1] - offset[0])
+        widest = asked.n_groups  # cells per row in the widest array
+        if scores.n_outputs > 1:
+            widest = max(asked.n_groups, asked.depth + 1, len(asked.severities)) * scores.n_outputs
+        size = rows_within(PIECE_BYTES, widest, least=LEAST_ROWS)
+
+        def trace_rows(rows: EvidenceRows, progress: Progress | None = None) -> Trace:
+            n = len(rows)
+            # tables are stored state by state, as they are made
+            out = Trace.allocate(asked, n, rows.decided, self.name, "F")
+            for start in range(0, n, size):
+                piece = slice(start, min(start + size, n))
+                total, removed = scores.sum_piece(rows, piece)
+                spared = rows.spared(piece.start, piece.stop)
+                last = None if spared is None else spared.groups.T
+                fill(out.rows(piece), total, removed, asked, shift, last)
+                if progress is not None:
+                    progress(piece.stop, n)
+            return out
+
+        return trace_rows
+
+    def answer_states(self, x: Floats, states: RowStates) -> Floats | None:
+        raw = score_states(self.scores, x, states)
+        return self._probabilities(raw) if np.isfinite(raw).all() else None  # such rows are the model's to refuse
+
+    def answer_values(self, x: Floats, y: Floats, unit: Integers, asked: Integers) -> Floats:
+        return self._probabilities(score_values(self.scores, x, y, unit, asked))
+
+    def _probabilities(self, raw: Floats) -> Floats:
+        """Return the probabilities (..., C) of raw scores (..., O)."""
+        return sigmoid_probabilities(raw[..., 0]) if self.scores.n_outputs == 1 else self.link(raw)

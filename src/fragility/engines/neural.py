@@ -15,113 +15,111 @@ stressed cells, made on its device, and answers as it answers the black box.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import nn
 
 from fragility.base.arrays import Booleans, Floats
 from fragility.base.errors import Advice, EngineError
-from fragility.base.libraries import family_of
-from fragility.engines.neural_states import Sizes, SplitNetwork, StatePlan, split_module, trace_states
+from fragility.base.libraries import family_of, is_torch_module
+from fragility.engines.engine import Engine
 from fragility.engines.trace import Progress, StatesAsked, Trace, Tracer
 from fragility.evidence import EvidenceRows
 from fragility.models.links import Link
 from fragility.protocol import Protocol
 
-ENGINE = "neural"
+if TYPE_CHECKING:
+    from torch import nn
+
+    from fragility.engines.neural_states import Sizes, SplitNetwork, StatePlan
+
 MOST_SUM = 1e5  # of a unit behind the first layer: rounded to about 1e-11, which leaves digits to the layers behind it
 OUTPUTS = ("logits", "binary_logit", "probabilities", "log_probabilities")
-ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
-    "identity": nn.Identity,
-    "logistic": nn.Sigmoid,
-    "tanh": nn.Tanh,
-    "relu": nn.ReLU,
-}
+ACTIVATIONS = {"identity": "Identity", "logistic": "Sigmoid", "tanh": "Tanh", "relu": "ReLU"}  # of torch.nn
 
 
-def never_reads(rows: EvidenceRows) -> str | None:
-    """Return why this engine can audit no rows of this model and protocol, or None if it may."""
-    if _find_kind(rows) is None:
-        return "it is not a torch module, a ResMLPClassifier or an MLPClassifier of one output per row"
-    if not rows.native_matrix and rows.model.transformer is not None:
-        return "preprocessing stands between the evidence and the network"
-    if bool(rows.stepwise.any()) or not bool(np.isfinite(rows.baseline).all()):
-        return "some columns cannot be interpolated, or have no baseline"
-    return None
+class NeuralEngine(Engine):
+    """A network, all of whose states are computed on one device."""
+
+    # A float32 network rounds by the shape of its batch, in the black box as in the engine.
+    name, needs, tolerance, rounding = "neural", ("torch",), 1e-4, 1e-4
+    families, torch_modules = ("sklearn.MLPClassifier", "fragility.ResMLPClassifier"), True
+    answers = predicts = False  # a network is handed the cells of its states
+
+    @classmethod
+    def never_reads(cls, rows: EvidenceRows) -> str | None:
+        if _find_kind(rows) is None:
+            return "it is not a torch module, a ResMLPClassifier or an MLPClassifier of one output per row"
+        if not rows.native_matrix and rows.model.transformer is not None:
+            return "preprocessing stands between the evidence and the network"
+        if bool(rows.stepwise.any()) or not bool(np.isfinite(rows.baseline).all()):
+            return "some columns cannot be interpolated, or have no baseline"
+        return None
+
+    @classmethod
+    def refusal(cls, rows: EvidenceRows) -> str | None:
+        if reason := cls.never_reads(rows):
+            return reason
+        if not rows.native_matrix:
+            return "its rows hold whole numbers or categories, which cannot be handed over as they are"
+        if rows.cell_dtype != np.float64 and _find_kind(rows) == "sklearn":
+            return "MLPClassifier mixes precisions on float32 rows"
+        return None
+
+    @cached_property
+    def _weights(self) -> tuple[Floats, Floats] | None:
+        """(d, H) what a cell adds at most to a unit of the first layer, and (H,) the same of the baseline."""
+        first = make_network(self.form).first
+        if first is None:
+            return None
+        weights = first.weight.detach().abs().double().cpu().numpy().T
+        return weights, np.abs(self.form.baseline) @ weights
+
+    def doubts(self, cells: Floats) -> Booleans:
+        """Return (m,) which rows have sums behind the first layer that may have lost digits."""
+        if self._weights is None:
+            return np.zeros(len(cells), dtype=bool)
+        weights, at_baseline = self._weights
+        with np.errstate(over="ignore", invalid="ignore"):
+            return np.asarray(~((np.abs(cells) @ weights + at_baseline).max(axis=1) <= MOST_SUM))
+
+    def tracer(self, protocol: Protocol) -> Tracer:
+        return lambda rows, progress=None: trace_network(rows, protocol, progress)
 
 
-def refusal(rows: EvidenceRows) -> str | None:
-    """Return why this engine cannot audit these rows, or None if it can."""
-    if reason := never_reads(rows):
-        return reason
-    if not rows.native_matrix:
-        return "its rows hold whole numbers or categories, which cannot be handed over as they are"
-    if rows.cell_dtype != np.float64 and _find_kind(rows) == "sklearn":
-        return "MLPClassifier mixes precisions on float32 rows"
-    return None
-
-
-def trace(
+def trace_network(
     rows: EvidenceRows, protocol: Protocol, progress: Progress | None = None, *, sizes: Sizes | None = None
 ) -> Trace:
     """Return the trace of every row; ``sizes`` bounds what is held at a time and changes no result."""
+    import torch
+
+    from fragility.engines.neural_states import trace_states
+
     if _find_kind(rows) is None:
         raise EngineError(f"the neural engine does not know {rows.model.kind}; use ", Advice.argument("engine", "auto"))
-    plan, decided = _make_plan(rows, protocol), rows.decided
+    plan, decided = make_plan(rows, protocol), rows.decided
     round_to = torch.float32 if rows.cell_dtype == np.float32 else None
     with _hold_in_evaluation(rows.model.head):
         try:
             arrays, evaluations = trace_states(
-                rows.dense, len(rows), _make_network(rows), plan, sizes, round_to, decided, progress, rows.spared
+                rows.dense, len(rows), make_network(rows), plan, sizes, round_to, decided, progress, rows.spared
             )
         except FloatingPointError as error:
             for start in range(0, len(rows), 1024):
                 rows.predict(rows.dense(start, start + 1024))  # raises the adapter's own complaint, if it has one
             message = f"the neural engine failed: {error}; use "
             raise EngineError(message, Advice.argument("engine", "blackbox")) from error
-    return Trace(**arrays, evaluations=evaluations, engine=ENGINE)
+    return Trace(**arrays, evaluations=evaluations, engine=NeuralEngine.name)
 
 
-def tracer(rows: EvidenceRows, protocol: Protocol) -> Tracer:
-    """Return the function that traces these rows and others of their form."""
-    return lambda others, progress=None: trace(others, protocol, progress)
+def make_plan(rows: EvidenceRows, protocol: Protocol) -> StatePlan:
+    from fragility.engines.neural_states import StatePlan
 
-
-def predictor(rows: EvidenceRows) -> None:
-    """Return None: the model itself predicts rows as fast."""
-
-
-def state_answers(rows: EvidenceRows) -> None:
-    """Return None: a network is handed the cells of its states."""
-
-
-def value_answers(rows: EvidenceRows) -> None:
-    """Return None: a network is handed the cells of its states."""
-
-
-def doubts(rows: EvidenceRows) -> Callable[[Floats], Booleans]:
-    """Return the function cells (m, d) -> (m,) rows whose sums behind the first layer may have lost digits."""
-    first = _make_network(rows).first
-    if first is None:
-        return lambda cells: np.zeros(len(cells), dtype=bool)
-    weights = first.weight.detach().abs().double().cpu().numpy().T  # (d, H)
-    at_baseline = np.abs(rows.baseline) @ weights
-
-    def doubtful(cells: Floats) -> Booleans:
-        with np.errstate(over="ignore", invalid="ignore"):
-            return np.asarray(~((np.abs(cells) @ weights + at_baseline).max(axis=1) <= MOST_SUM))
-
-    return doubtful
-
-
-def _make_plan(rows: EvidenceRows, protocol: Protocol) -> StatePlan:
-    asked = StatesAsked.of(protocol, rows.n_groups)
-    named = asdict(asked)
+    named = asdict(StatesAsked.of(protocol, rows.n_groups))
     named.pop("one_end")
     return StatePlan(baseline=rows.baseline, column_group=rows.column_group, offset=rows.offset, **named)
 
@@ -131,7 +129,7 @@ def _make_plan(rows: EvidenceRows, protocol: Protocol) -> StatePlan:
 
 def _find_kind(rows: EvidenceRows) -> str | None:
     head, link = rows.model.head, rows.model.head_link
-    if isinstance(head, nn.Module):
+    if is_torch_module(head):
         return "torch" if rows.model.output in OUTPUTS else None
     family = family_of(head)
     if family == "fragility.ResMLPClassifier":
@@ -141,7 +139,12 @@ def _find_kind(rows: EvidenceRows) -> str | None:
     return None
 
 
-def _make_network(rows: EvidenceRows) -> SplitNetwork:
+def make_network(rows: EvidenceRows) -> SplitNetwork:
+    """Return the network that the model is, as its first linear layer and the rest, where it can be split."""
+    import torch
+
+    from fragility.engines.neural_states import SplitNetwork, split_module
+
     head, kind, output = rows.model.head, _find_kind(rows), "logits"
     if kind == "torch":
         module, output = head, str(rows.model.output)
@@ -165,19 +168,22 @@ def _make_network(rows: EvidenceRows) -> SplitNetwork:
 
 def _make_sequential(head: Any) -> nn.Sequential:
     """Return an MLPClassifier as a torch module that gives its raw output, in float64."""
+    import torch
+    from torch import nn
+
     layers: list[nn.Module] = []
     for weights, bias in zip(head.coefs_, head.intercepts_, strict=True):
         layer = nn.Linear(weights.shape[0], weights.shape[1], device="meta")  # draws no random numbers
         layer.weight = nn.Parameter(torch.tensor(weights.T, dtype=torch.float64), requires_grad=False)
         layer.bias = nn.Parameter(torch.tensor(bias, dtype=torch.float64), requires_grad=False)
-        layers += [layer, ACTIVATIONS[head.activation]()]
+        layers += [layer, getattr(nn, ACTIVATIONS[head.activation])()]
     return nn.Sequential(*layers[:-1]).eval()
 
 
 @contextmanager
 def _hold_in_evaluation(head: Any) -> Iterator[None]:
     """Hold a torch module in evaluation mode: dropout and batch statistics would make certificates random."""
-    if not isinstance(head, nn.Module):
+    if not is_torch_module(head):
         yield
         return
     training = [part for part in head.modules() if part.training]

@@ -26,10 +26,10 @@ from fragility_paper.data import Dataset, preprocessing
 from fragility_paper.library import (
     BLACKBOX,
     DEFAULT_BYTE_BUDGET,
+    Engine,
     EvidenceRows,
-    NativeEngine,
     bind,
-    choose_native,
+    choose_engine,
     claims_from,
     trace_blackbox,
 )
@@ -110,7 +110,7 @@ class Bench:
     protocol: fg.Protocol
     test: pd.DataFrame
     rows: EvidenceRows
-    native: NativeEngine | None  # chosen, and checked against the black box, before the clock starts
+    native: type[Engine] | None  # chosen, and checked against the black box, before the clock starts
 
     @classmethod
     def prepare(cls, dataset: Dataset, estimator: Any, n_rows: int, groups: Any = "raw-origin") -> Bench:
@@ -145,7 +145,7 @@ class Bench:
     @classmethod
     def ready(cls, dataset: str, model: Any, protocol: fg.Protocol, test: pd.DataFrame) -> Bench:
         rows = bind(model, test, protocol)
-        native = choose_native(rows, protocol, "auto", DEFAULT_BYTE_BUDGET)
+        native = choose_engine(rows, protocol, "auto", DEFAULT_BYTE_BUDGET)
         return cls(dataset, model, protocol, test, rows, native)
 
     def among(self, n_rows: int) -> Bench:
@@ -169,7 +169,7 @@ class Bench:
     def certificate(self) -> object:
         if self.native is None:
             return self.blackbox()
-        return claims_from(self.native.module.trace(self.rows, self.protocol, None), self.rows, self.protocol)
+        return claims_from(self.native(self.rows).trace(self.rows, self.protocol), self.rows, self.protocol)
 
     def blackbox(self) -> object:
         return claims_from(trace_blackbox(self.rows, self.protocol), self.rows, self.protocol)

@@ -25,7 +25,8 @@ from fragility.base.arrays import MEBIBYTE, Booleans, Floats, Integers
 from fragility.base.errors import Advice, EngineError
 from fragility.base.libraries import say_lacking, warn_once
 from fragility.engines.blackbox import ENGINE as BLACKBOX
-from fragility.engines.choice import NativeEngine, RowDoubter, native_for, never_reads
+from fragility.engines.choice import RowDoubter, find_engine, never_reads
+from fragility.engines.engine import Engine
 from fragility.engines.lattice.additive import MOST_LIVE, FlipRule, LinearLattice, is_additive
 from fragility.evidence import EvidenceRows, RowStates, Spared
 from fragility.evidence.agreement import original_class
@@ -157,7 +158,7 @@ class WholeLattice:
 
     rows: EvidenceRows
     rule: FlipRule
-    native: NativeEngine
+    native: type[Engine]
     model: Any  # LinearLattice, TreeLattice, or that of a wrapper
     byte_budget: int
 
@@ -277,7 +278,7 @@ def _cores() -> int:
 
 def find_lattice(rows: EvidenceRows, protocol: Protocol, engine: str, byte_budget: int) -> WholeLattice | None:
     """Return the lattice of an additive model, once it agreed with the model on a few states; None for any other."""
-    native, rule = native_for(rows, engine), FlipRule.of(rows, protocol)
+    native, rule = find_engine(rows, engine), FlipRule.of(rows, protocol)
     if native is None or rule.clip_matters:
         return None
     if lacking := say_lacking("the exact search of failing sets", "numba"):
@@ -333,7 +334,7 @@ def find_linear_sums(rows: EvidenceRows, protocol: Protocol, engine: str) -> tup
 
     With them comes the function (first row, cells, probabilities) -> (m,) rows that are left to the model.
     """
-    native, rule = native_for(rows, engine), FlipRule.of(rows, protocol)
+    native, rule = find_engine(rows, engine), FlipRule.of(rows, protocol)
     if native is None or native.name != "linear" or rule.clip_matters or not is_additive(rows):
         return None
     return LinearLattice(rows, rule), RowDoubter(native, rows)

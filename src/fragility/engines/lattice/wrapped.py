@@ -25,7 +25,7 @@ from fragility.base.arrays import Booleans, Floats, Integers
 from fragility.engines.lattice.additive import FlipRule, LinearLattice
 from fragility.engines.lattice.trees import TreeLattice
 from fragility.engines.trees.forest import AVERAGE, Forest
-from fragility.engines.wrapped.engine import Answering, state_answers
+from fragility.engines.wrapped.engine import WrappedEngine
 from fragility.engines.wrapped.members import LinearMember, TreeMember
 from fragility.evidence import EvidenceRows, RowStates, Spared
 from fragility.protocol import Protocol
@@ -39,19 +39,19 @@ DOUBLE_ROUNDING, SINGLE_ROUNDING = 1e-9, 1e-6  # of a score near a threshold: li
 
 def make_lattice(rows: EvidenceRows, protocol: Protocol, rule: FlipRule) -> Any:
     """Return the lattice of a wrapper that the engine reads."""
-    answering = Answering(rows)
-    if rows.n_classes == 2 and len(answering.answers) == 1:
-        (only,) = answering.answers.values()
+    engine = WrappedEngine(rows)
+    if rows.n_classes == 2 and len(engine.members) == 1:
+        (only,) = engine.members.values()
         if isinstance(only, TreeMember):
             forest = only.ensemble.forest
-            found = find_threshold_rule(rule, *_score_range(forest), _scores_to_probabilities(answering, only))
+            found = find_threshold_rule(rule, *_score_range(forest), _scores_to_probabilities(engine, only))
             if found is not None:
                 return ThresholdTrees(only.rows, protocol, _as_leads(found, forest))
         if isinstance(only, LinearMember):
-            found = find_threshold_rule(rule, -FAR, FAR, lambda f: answering.combine_one(only.respond(f[:, None])))
+            found = find_threshold_rule(rule, -FAR, FAR, lambda f: engine.combine_one(only.respond(f[:, None])))
             if found is not None:
                 return ThresholdSums(rows, found, only.sums)
-    return StateLattice(rows, rule)
+    return StateLattice(rows, rule, engine)
 
 
 # --- one member: a threshold on its scores --------------------------------------------------------------------
@@ -115,13 +115,13 @@ def _score_range(forest: Forest) -> tuple[float, float]:
     return float(ends[0] - room), float(ends[1] + room)
 
 
-def _scores_to_probabilities(answering: Answering, only: TreeMember) -> Callable[[Floats], Floats]:
+def _scores_to_probabilities(engine: WrappedEngine, only: TreeMember) -> Callable[[Floats], Floats]:
     """Return the function scores of the trees (n,) -> the wrapper's probabilities (n, 2)."""
     forest = only.ensemble.forest
 
     def probabilities(scores: Floats) -> Floats:
         sums = np.stack([1.0 - scores, scores]) * forest.divisor if forest.link == AVERAGE else scores[None]
-        return answering.combine_one(only.respond(sums.astype(forest.leaf_value.dtype)))
+        return engine.combine_one(only.respond(sums.astype(forest.leaf_value.dtype)))
 
     return probabilities
 
@@ -165,8 +165,8 @@ class StateLattice:
 
     name, kind, most_live = "wrapped", "states", MOST_LIVE
 
-    def __init__(self, rows: EvidenceRows, rule: FlipRule) -> None:
-        self.rows, self.rule, self.answer = rows, rule, state_answers(rows)
+    def __init__(self, rows: EvidenceRows, rule: FlipRule, engine: WrappedEngine) -> None:
+        self.rows, self.rule, self.engine = rows, rule, engine
         self._spared: Spared | None = None  # of the block begun
 
     def rebind(self, rows: EvidenceRows) -> StateLattice:
@@ -197,7 +197,7 @@ class StateLattice:
             subset = np.concatenate([np.arange(1 << live) for live in lives[some]])
             moved = (subset[:, None] & bits[some][owner]) != 0
             spared = None if self._spared is None else self._spared.of(row[some])
-            p = self.answer(x[row[some]], RowStates(owner, moved).sparing(spared, self.rows.column_group))
+            p = self.engine.answer_states(x[row[some]], RowStates(owner, moved).sparing(spared, self.rows.column_group))
             assert p is not None  # removals are always answered
             margin = self.rule.margin(p, original) + self.rule.resolution
             for place, job in enumerate(some):

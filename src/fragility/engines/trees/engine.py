@@ -11,6 +11,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -19,9 +20,10 @@ import scipy.sparse as sp
 
 from fragility.base.arrays import MEBIBYTE, Booleans, Floats, Integers, rows_within
 from fragility.base.errors import EngineError
+from fragility.engines.engine import Engine
 from fragility.engines.trace import Progress, Trace, Tracer
 from fragility.engines.trees.forest import AVERAGE
-from fragility.engines.trees.readers import read_ensemble
+from fragility.engines.trees.readers import READERS, read_ensemble
 from fragility.engines.trees.recoding import FURTHEST, Ensemble, make_recoding
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.models import Model
@@ -40,35 +42,6 @@ CHUNKS_PER_THREAD = 2  # at least, so that a busy core does not hold up the rest
 # --- which models -------------------------------------------------------------------------------------------
 
 
-def never_reads(rows: EvidenceRows) -> str | None:
-    """Return why the engine can audit no rows of this model and protocol, or None if it may."""
-    try:
-        forest = ensemble_of(rows.model).forest
-    except EngineError as error:
-        return str(error)
-    expected = Link.PREDICT_PROBA if forest.link == AVERAGE else Link.RAW_SCORE
-    if rows.model.head_link is not expected:
-        return f"its probabilities come from {rows.model.link!r}, the tree engine reproduces {expected.value!r}"
-    if forest.n_classes != len(rows.model.classes):
-        return f"its trees give {forest.n_classes} classes, the model declares {len(rows.model.classes)}"
-    if forest.n_columns > rows.width:
-        return f"its trees read {forest.n_columns} columns, the rows have {rows.width}"
-    return None
-
-
-def refusal(rows: EvidenceRows) -> str | None:
-    """Return why the engine cannot audit these rows, or None if it can."""
-    if not rows.native_matrix and rows.forms is None:
-        return "the trees are not handed the evidence itself but what a preprocessing makes of it"
-    if reason := never_reads(rows):
-        return reason
-    try:
-        make_recoding(ensemble_of(rows.model), rows)
-    except EngineError as error:
-        return str(error)
-    return None
-
-
 _ENSEMBLES: weakref.WeakKeyDictionary[Model, Ensemble] = weakref.WeakKeyDictionary()
 
 
@@ -78,21 +51,6 @@ def ensemble_of(model: Model) -> Ensemble:
     if ensemble is None:
         ensemble = _ENSEMBLES[model] = read_ensemble(model.head)
     return ensemble
-
-
-def doubts(rows: EvidenceRows) -> Callable[[Floats], Booleans]:
-    """Return the function cells (m, d) -> (m,) rows that the trees may be handed otherwise than is known here."""
-    ensemble = ensemble_of(rows.model)
-    recoding = make_recoding(ensemble, rows)
-
-    def doubtful(cells: Floats) -> Booleans:
-        found = (np.abs(cells) >= FURTHEST).any(axis=1) | recoding.find_unlisted(cells)
-        if ensemble.least:
-            size = np.abs(cells)
-            found |= ((size > 0.0) & (size < ensemble.least)).any(axis=1)
-        return np.asarray(found)
-
-    return doubtful
 
 
 def try_unusual_cells(x: Floats, rows: EvidenceRows, accepted: set[str]) -> None:
@@ -111,19 +69,6 @@ def try_unusual_cells(x: Floats, rows: EvidenceRows, accepted: set[str]) -> None
 
 
 # --- the trace ----------------------------------------------------------------------------------------------
-
-
-def trace(rows: EvidenceRows, protocol: Protocol, progress: Progress | None = None) -> Trace:
-    """Return the trace of every row."""
-    return tracer(rows, protocol)(rows, progress)
-
-
-def tracer(rows: EvidenceRows, protocol: Protocol) -> Tracer:
-    """Return the function that traces these rows and others of their form, prepared once."""
-    from fragility.engines.trees.scoring import AuditScorer
-
-    scorer = AuditScorer.of_trees(ensemble_of(rows.model), rows, protocol)
-    return lambda others, progress=None: trace_in_chunks(scorer, others, protocol, progress)
 
 
 def trace_in_chunks(
@@ -176,84 +121,113 @@ def _trace_chunks(scorer: AuditScorer, rows: EvidenceRows, protocol: Protocol, t
             yield waiting.popleft().result()
 
 
-# --- answers to labels, searches and scores -----------------------------------------------------------------
+# --- the engine ---------------------------------------------------------------------------------------------
 
 Sums: TypeAlias = npt.NDArray[Any]  # (..., outputs, n) raw sums, as ``compute_probabilities`` takes them
 
 
-def row_sums(rows: EvidenceRows) -> Callable[[Floats], Sums]:
-    """Return the function rows (m, d) -> raw sums (outputs, m), prepared once."""
-    from fragility.engines.trees.scoring import make_row_scorer
-    from fragility.engines.trees.tables import make_row_lookup
+class TreeEngine(Engine):
+    """A tree ensemble; states and values are scored without the cells of a single stressed row."""
 
-    ensemble = ensemble_of(rows.model)
-    recoding = make_recoding(ensemble, rows)
-    if ensemble.terms is not None:
-        score: Callable[[Floats], Any] = make_row_lookup(ensemble.terms, recoding.rounding)
-    else:
-        score = make_row_scorer(ensemble.forest, recoding.rounding, sparse=bool(sp.issparse(rows.matrix)))
-    return lambda matrix: score(recoding.recode(matrix))
+    name, needs, families = "trees", ("numba",), tuple(READERS)
 
+    def __init__(self, rows: EvidenceRows) -> None:
+        super().__init__(rows)
+        self.ensemble = ensemble_of(rows.model)
+        self.recoding = make_recoding(self.ensemble, rows)
+        self._accepted = set[str]()  # kinds of unusual cells that the model takes
 
-def state_sums(rows: EvidenceRows) -> Callable[[Floats, RowStates], Sums | None]:
-    """Return the function (rows (m, d), q states) -> raw sums (outputs, q), None if it cannot answer; prepared once."""
-    from fragility.engines.trees.scoring import make_state_scorer
-    from fragility.engines.trees.tables import make_state_lookup
+    @classmethod
+    def never_reads(cls, rows: EvidenceRows) -> str | None:
+        try:
+            forest = ensemble_of(rows.model).forest
+        except EngineError as error:
+            return str(error)
+        expected = Link.PREDICT_PROBA if forest.link == AVERAGE else Link.RAW_SCORE
+        if rows.model.head_link is not expected:
+            return f"its probabilities come from {rows.model.link!r}, the tree engine reproduces {expected.value!r}"
+        if forest.n_classes != len(rows.model.classes):
+            return f"its trees give {forest.n_classes} classes, the model declares {len(rows.model.classes)}"
+        if forest.n_columns > rows.width:
+            return f"its trees read {forest.n_columns} columns, the rows have {rows.width}"
+        return None
 
-    ensemble = ensemble_of(rows.model)
-    recoding = make_recoding(ensemble, rows)
-    if ensemble.terms is not None:
-        score = make_state_lookup(ensemble.terms, recoding, rows)
-    else:
-        score = make_state_scorer(ensemble.forest, recoding, rows)
+    @classmethod
+    def refusal(cls, rows: EvidenceRows) -> str | None:
+        if not rows.native_matrix and rows.forms is None:
+            return "the trees are not handed the evidence itself but what a preprocessing makes of it"
+        if reason := cls.never_reads(rows):
+            return reason
+        try:
+            make_recoding(ensemble_of(rows.model), rows)
+        except EngineError as error:
+            return str(error)
+        return None
 
-    def sums(x: Floats, states: RowStates) -> Sums | None:
+    def doubts(self, cells: Floats) -> Booleans:
+        found = (np.abs(cells) >= FURTHEST).any(axis=1) | self.recoding.find_unlisted(cells)
+        if self.ensemble.least:
+            size = np.abs(cells)
+            found |= ((size > 0.0) & (size < self.ensemble.least)).any(axis=1)
+        return np.asarray(found)
+
+    def tracer(self, protocol: Protocol) -> Tracer:
+        from fragility.engines.trees.scoring import AuditScorer
+
+        scorer = AuditScorer.of_trees(self.ensemble, self.form, protocol)
+        return lambda rows, progress=None: trace_in_chunks(scorer, rows, protocol, progress)
+
+    def predict(self, matrix: Floats) -> Floats:
+        try_unusual_cells(matrix, self.form, set())
+        return self._probabilities(self.sum_rows(matrix))
+
+    def answer_states(self, x: Floats, states: RowStates) -> Floats | None:
+        try_unusual_cells(x, self.form, self._accepted)
+        sums = self.sum_states(x, states)
+        return None if sums is None else self._probabilities(sums)
+
+    def answer_values(self, x: Floats, y: Floats, unit: Integers, asked: Integers) -> Floats:
+        for cells in (x, np.atleast_2d(y)):
+            try_unusual_cells(cells, self.form, self._accepted)
+        return self._probabilities(self.sum_values(x, y, unit, asked))
+
+    def _probabilities(self, sums: Sums) -> Floats:
+        from fragility.engines.trees.scoring import compute_probabilities
+
+        return compute_probabilities(self.ensemble.forest, sums)
+
+    def sum_rows(self, matrix: Floats) -> Sums:
+        """Return the raw sums (outputs, m) of rows (m, d)."""
+        return self._score_rows(self.recoding.recode(matrix))
+
+    def sum_states(self, x: Floats, states: RowStates) -> Sums | None:
+        """Return the raw sums (outputs, q) of q states of rows (m, d); None if the kernels cannot answer."""
         if states.severity is not None and states.severity.ndim == 2:
             return None  # the kernels move all units of a state by one severity
-        return score(recoding.recode(x), states)
+        return self._score_states(self.recoding.recode(x), states)
 
-    return sums
+    @cached_property
+    def _score_rows(self) -> Callable[[Any], Sums]:
+        from fragility.engines.trees.scoring import make_row_scorer
+        from fragility.engines.trees.tables import make_row_lookup
 
+        ensemble, rounding = self.ensemble, self.recoding.rounding
+        if ensemble.terms is not None:
+            return make_row_lookup(ensemble.terms, rounding)
+        return make_row_scorer(ensemble.forest, rounding, sparse=bool(sp.issparse(self.form.matrix)))
 
-def predictor(rows: EvidenceRows) -> Callable[[Floats], Floats]:
-    """Return the forest's own probabilities of stressed rows, prepared once."""
-    from fragility.engines.trees.scoring import compute_probabilities
+    @cached_property
+    def _score_states(self) -> Callable[[Any, RowStates], Sums]:
+        from fragility.engines.trees.scoring import make_state_scorer
+        from fragility.engines.trees.tables import make_state_lookup
 
-    forest, sums = ensemble_of(rows.model).forest, row_sums(rows)
+        if self.ensemble.terms is not None:
+            return make_state_lookup(self.ensemble.terms, self.recoding, self.form)
+        return make_state_scorer(self.ensemble.forest, self.recoding, self.form)
 
-    def predict(matrix: Floats) -> Floats:
-        try_unusual_cells(matrix, rows, set())
-        return compute_probabilities(forest, sums(matrix))
+    @cached_property
+    def sum_values(self) -> Callable[[Floats, Floats, Integers, Integers], Sums]:
+        """The raw sums (k, outputs, m) of rows in which one unit has taken other values, as ``answer_values``."""
+        from fragility.engines.trees.values import make_value_scorer
 
-    return predict
-
-
-def state_answers(rows: EvidenceRows) -> Callable[[Floats, RowStates], Floats | None]:
-    """Return the function (rows (m, d), states, other ones for each row) -> their probabilities, prepared once."""
-    from fragility.engines.trees.scoring import compute_probabilities
-
-    forest, sums, accepted = ensemble_of(rows.model).forest, state_sums(rows), set[str]()
-
-    def answer(x: Floats, states: RowStates) -> Floats | None:
-        try_unusual_cells(x, rows, accepted)
-        found = sums(x, states)
-        return None if found is None else compute_probabilities(forest, found)
-
-    return answer
-
-
-def value_answers(rows: EvidenceRows) -> Callable[[Floats, Floats, Integers, Integers], Floats]:
-    """Return the function of ``EvidenceRows.value_answers``, prepared once."""
-    from fragility.engines.trees.scoring import compute_probabilities
-    from fragility.engines.trees.values import make_value_scorer
-
-    ensemble = ensemble_of(rows.model)
-    score = make_value_scorer(ensemble, make_recoding(ensemble, rows), rows)
-    accepted: set[str] = set()
-
-    def answer(x: Floats, y: Floats, unit: Integers, asked: Integers) -> Floats:
-        for cells in (x, np.atleast_2d(y)):
-            try_unusual_cells(cells, rows, accepted)
-        return compute_probabilities(ensemble.forest, score(x, y, unit, asked))
-
-    return answer
+        return make_value_scorer(self.ensemble, self.recoding, self.form)

@@ -24,7 +24,6 @@ from fragility.base.errors import EngineError, ModelError
 from fragility.base.libraries import family_of, library_of
 from fragility.engines.kernels.links import fill_sigmoid, fill_softmax
 from fragility.engines.linear import (
-    MOST_ROUNDING,
     GroupScores,
     never_adds_up,
     refuse_cells,
@@ -32,11 +31,9 @@ from fragility.engines.linear import (
     score_values,
     sum_contributions,
 )
-from fragility.engines.trees import engine as trees
+from fragility.engines.trees.engine import TreeEngine
 from fragility.engines.trees.forest import AVERAGE, SIGMOID, Forest
-from fragility.engines.trees.recoding import make_recoding
 from fragility.engines.trees.scoring import Score, States, score_cells
-from fragility.engines.trees.values import make_value_scorer
 from fragility.engines.wrapped.combining import CELLS, SCORES, Member, Response
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.models import Model
@@ -102,7 +99,7 @@ def explain_never_read(member: Member, model: Model | None, rows: EvidenceRows) 
         return f"{member.name} is asked for what no engine reads"
     if member.method == SCORES and family not in RAW_SCORED:
         return f"the decision function of {member.name} is not known"
-    return trees.never_reads(replace(rows, model=model, n_classes=len(model.classes)))
+    return TreeEngine.never_reads(replace(rows, model=model, n_classes=len(model.classes)))
 
 
 def explain_unread(member: Member, model: Model | None, rows: EvidenceRows) -> str | None:
@@ -113,7 +110,7 @@ def explain_unread(member: Member, model: Model | None, rows: EvidenceRows) -> s
     if family_of(member.estimator) in LINEAR:
         return refuse_cells(rows)
     assert model is not None
-    return trees.refusal(replace(rows, model=model, n_classes=len(model.classes)))
+    return TreeEngine.refusal(replace(rows, model=model, n_classes=len(model.classes)))
 
 
 # --- answers ------------------------------------------------------------------------------------------------
@@ -129,17 +126,17 @@ class MemberAnswers(Protocol):
     def at_places(self, protocol: Declared) -> AtPlaces:
         """Return the function (x, fixed, order, Q states) -> answers (Q m, ...), as ``trees.scoring.Score``."""
 
-    def at_states(self) -> Callable[[Floats, RowStates], Response | None]:
-        """Return the function (x, q states) -> answers (q, ...); None if they are no states that it can answer."""
+    def answer_states(self, x: Floats, states: RowStates) -> Response | None:
+        """Return the answers (q, ...) to q states; None if they are no states that it can answer."""
 
-    def at_values(self) -> Callable[[Floats, Floats, Integers, Integers], Response]:
-        """Return the function of ``EvidenceRows.value_answers`` -> answers (k m, ...)."""
+    def answer_values(self, x: Floats, y: Floats, unit: Integers, asked: Integers) -> Response:
+        """Return the answers (k m, ...) to what ``Engine.answer_values`` asks."""
 
-    def at_rows(self) -> Callable[[Floats], Response]:
-        """Return the function x -> answers (m, ...)."""
+    def answer_rows(self, x: Floats) -> Response:
+        """Return the answers (m, ...) to rows as they are."""
 
-    def doubts(self) -> Callable[[Floats], Booleans]:
-        """Return the function x -> (m,) rows that the member may read otherwise."""
+    def doubts(self, x: Floats) -> Booleans:
+        """Return (m,) which rows the member may read otherwise."""
 
 
 def make_answers(member: Member, model: Model | None, rows: EvidenceRows) -> MemberAnswers:
@@ -161,32 +158,23 @@ class TreeMember:
     threads = True
 
     def __init__(self, member: Member, rows: EvidenceRows) -> None:
-        self.rows, self.ensemble = rows, trees.ensemble_of(rows.model)
+        self.rows, self.engine = rows, TreeEngine(rows)
+        self.ensemble, self.doubts = self.engine.ensemble, self.engine.doubts
         self.respond = link_of(member, self.ensemble.forest)
 
     def at_places(self, protocol: Declared) -> AtPlaces:
         score: Score = score_cells(self.ensemble, self.rows, protocol)
         return lambda x, fixed, order, states: self.respond(score(x, fixed, order, states))
 
-    def at_states(self) -> Callable[[Floats, RowStates], Response | None]:
-        sums = trees.state_sums(self.rows)
+    def answer_states(self, x: Floats, states: RowStates) -> Response | None:
+        sums = self.engine.sum_states(x, states)
+        return None if sums is None else self.respond(sums)
 
-        def answer(x: Floats, states: RowStates) -> Response | None:
-            found = sums(x, states)
-            return None if found is None else self.respond(found)
+    def answer_values(self, x: Floats, y: Floats, unit: Integers, asked: Integers) -> Response:
+        return self.respond(self.engine.sum_values(x, y, unit, asked))
 
-        return answer
-
-    def at_values(self) -> Callable[[Floats, Floats, Integers, Integers], Response]:
-        score = make_value_scorer(self.ensemble, make_recoding(self.ensemble, self.rows), self.rows)
-        return lambda x, y, unit, asked: self.respond(score(x, y, unit, asked))
-
-    def at_rows(self) -> Callable[[Floats], Response]:
-        sums = trees.row_sums(self.rows)
-        return lambda x: self.respond(sums(x))
-
-    def doubts(self) -> Callable[[Floats], Booleans]:
-        return trees.doubts(self.rows)
+    def answer_rows(self, x: Floats) -> Response:
+        return self.respond(self.engine.sum_rows(x))
 
 
 def link_of(member: Member, forest: Forest) -> Callable[[Any], Response]:
@@ -243,6 +231,7 @@ class LinearMember:
         if w.shape[1] != rows.width:
             raise EngineError(f"{member.name} has weights of {w.shape[1]} columns, it is given {rows.width}")
         self.sums = GroupScores(w, b, rows.baseline, rows.column_group, rows.n_groups)
+        self.doubts = self.sums.find_rounded
         self.method, self.plain = member.method, _without_weights(estimator, len(w))
 
     def respond(self, raw: Floats) -> Response:
@@ -268,19 +257,14 @@ class LinearMember:
 
         return answer
 
-    def at_states(self) -> Callable[[Floats, RowStates], Response | None]:
-        return lambda x, states: self.respond(score_states(self.sums, x, states))
+    def answer_states(self, x: Floats, states: RowStates) -> Response | None:
+        return self.respond(score_states(self.sums, x, states))
 
-    def at_values(self) -> Callable[[Floats, Floats, Integers, Integers], Response]:
-        return lambda x, y, unit, asked: self.respond(
-            score_values(self.sums, x, y, unit, asked).reshape(-1, self.sums.n_outputs)
-        )
+    def answer_values(self, x: Floats, y: Floats, unit: Integers, asked: Integers) -> Response:
+        return self.respond(score_values(self.sums, x, y, unit, asked).reshape(-1, self.sums.n_outputs))
 
-    def at_rows(self) -> Callable[[Floats], Response]:
-        return lambda x: self.respond(x @ self.sums.coefficients.T + self.sums.intercept)
-
-    def doubts(self) -> Callable[[Floats], Booleans]:
-        return lambda cells: ~(self.sums.bound_rounding(cells) <= MOST_ROUNDING)
+    def answer_rows(self, x: Floats) -> Response:
+        return self.respond(x @ self.sums.coefficients.T + self.sums.intercept)
 
 
 def _without_weights(estimator: Any, n_outputs: int) -> Any:
@@ -303,7 +287,7 @@ class AskedMember:
             raise EngineError("its rows are sparse, and are passed through to the final estimator")
         self.member, self.rows, self.hand_over = member, rows, rows.hand_over
 
-    def ask(self, cells: Floats) -> Response:
+    def answer_rows(self, cells: Floats) -> Response:
         """Return the answers of rows (N, d)."""
         handed = self.hand_over(cells)
         if self.member.as_array or self.member.method == CELLS:
@@ -315,7 +299,9 @@ class AskedMember:
 
     def _ask_many(self, n: int, cells_of: Callable[[slice], Floats]) -> Response:
         step = rows_within(ASKED_BYTES, self.rows.width, copies=4)
-        return np.concatenate([self.ask(cells_of(slice(i, min(i + step, n)))) for i in range(0, max(n, 1), step)])
+        return np.concatenate(
+            [self.answer_rows(cells_of(slice(i, min(i + step, n)))) for i in range(0, max(n, 1), step)]
+        )
 
     def at_places(self, protocol: Declared) -> AtPlaces:
         def answer(x: Floats, fixed: Booleans, order: Integers, states: States) -> Response:
@@ -332,20 +318,14 @@ class AskedMember:
 
         return answer
 
-    def at_states(self) -> Callable[[Floats, RowStates], Response | None]:
-        return lambda x, states: self._ask_many(len(states), lambda part: self.rows.stressed(x, states.some(part)))
+    def answer_states(self, x: Floats, states: RowStates) -> Response | None:
+        return self._ask_many(len(states), lambda part: self.rows.stressed(x, states.some(part)))
 
-    def at_values(self) -> Callable[[Floats, Floats, Integers, Integers], Response]:
-        def answer(x: Floats, y: Floats, unit: Integers, asked: Integers) -> Response:
-            return np.concatenate([self.ask(np.where(unit == own, y, x)) for own in asked])
+    def answer_values(self, x: Floats, y: Floats, unit: Integers, asked: Integers) -> Response:
+        return np.concatenate([self.answer_rows(np.where(unit == one, y, x)) for one in asked])
 
-        return answer
-
-    def at_rows(self) -> Callable[[Floats], Response]:
-        return self.ask
-
-    def doubts(self) -> Callable[[Floats], Booleans]:
-        return lambda cells: np.zeros(len(cells), dtype=bool)
+    def doubts(self, x: Floats) -> Booleans:
+        return np.zeros(len(x), dtype=bool)
 
 
 class ColumnsMember:
@@ -360,27 +340,20 @@ class ColumnsMember:
             x[:, self.columns], fixed.take(self.columns, axis=1), order, states
         )
 
-    def at_states(self) -> Callable[[Floats, RowStates], Response | None]:
-        answer = self.answers.at_states()
+    def answer_states(self, x: Floats, states: RowStates) -> Response | None:
+        if states.by_column:
+            severity = states.severity
+            if severity is not None and severity.ndim == 2:
+                severity = severity[:, self.columns]
+            states = RowStates(states.owner, states.moved[:, self.columns], severity, by_column=True)
+        return self.answers.answer_states(x[:, self.columns], states)
 
-        def of_columns(x: Floats, states: RowStates) -> Response | None:
-            if states.by_column:
-                severity = states.severity
-                if severity is not None and severity.ndim == 2:
-                    severity = severity[:, self.columns]
-                states = RowStates(states.owner, states.moved[:, self.columns], severity, by_column=True)
-            return answer(x[:, self.columns], states)
+    def answer_values(self, x: Floats, y: Floats, unit: Integers, asked: Integers) -> Response:
+        # a unit may have no column here
+        return np.concatenate([self.answer_rows(np.where(unit == one, y, x)) for one in asked])
 
-        return of_columns
+    def answer_rows(self, x: Floats) -> Response:
+        return self.answers.answer_rows(x[:, self.columns])
 
-    def at_values(self) -> Callable[[Floats, Floats, Integers, Integers], Response]:
-        answer = self.at_rows()  # a unit may have no column here
-        return lambda x, y, unit, asked: np.concatenate([answer(np.where(unit == own, y, x)) for own in asked])
-
-    def at_rows(self) -> Callable[[Floats], Response]:
-        answer = self.answers.at_rows()
-        return lambda x: answer(x[:, self.columns])
-
-    def doubts(self) -> Callable[[Floats], Booleans]:
-        doubtful = self.answers.doubts()
-        return lambda cells: doubtful(cells[:, self.columns])
+    def doubts(self, x: Floats) -> Booleans:
+        return self.answers.doubts(x[:, self.columns])

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 
 from fragility.base.arrays import Booleans, Floats, Integers, rows_within
 from fragility.base.canonical import is_missing
-from fragility.engines.choice import native_for, prepare_answers
+from fragility.engines.choice import find_engine, prepare_answers
 from fragility.engines.linear import MOST_ROUNDING, GroupScores, link_for
 from fragility.evidence import EvidenceRows
 from fragility.evidence.agreement import original_class
@@ -121,7 +121,7 @@ class Search:
     ) -> None:
         self.single = single  # fields of single precision
         self.rows, self.origins, self.protocol, self.byte_budget = rows, origins, protocol, byte_budget
-        native = native_for(rows, engine)
+        native = find_engine(rows, engine)
         self.ready = prepare_answers(rows, engine)
         self.engine = None if native is None or self.ready is rows else native.name
         self.tolerance = 0.0 if native is None else native.tolerance
