@@ -456,7 +456,7 @@ DECLARATIONS: dict[str, tuple[Callable[[IntervalsDeclaration], IntervalsDeclarat
     "an unknown field": (lambda d: replace(d, fields=[*d.fields, "x"]), "intervals.fields in the manifest"),
     "single precision of a whole number": (lambda d: replace(d, single=["age"]), "must name decimal fields"),
     "fields that are no list": (lambda d: replace(d, fields="age"), "intervals.fields in the manifest must be a list"),
-    "an impossible count": (lambda d: replace(d, most_exposed=0), "a whole number from 1, got 0"),
+    "an impossible count": (lambda d: replace(d, most_exposed=0), "a whole number from 1 or null, got 0"),
     "an unknown engine": (lambda d: replace(d, engine="oracle"), "'oracle', which does not exist"),
 }
 

@@ -24,7 +24,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import GaussianNB
 
 import fragility as fg
-from fragility.base.errors import DataError, FragilityError
+from fragility.audits import Manifest
+from fragility.base.errors import CertificateError, DataError, FragilityError
 from fragility.base.schemas import (
     KEY,
     OPTIONAL,
@@ -41,6 +42,8 @@ from fragility.base.schemas import (
 from fragility.evidence.rows import Scalar
 from fragility.gate.rules import RulesDocument
 from fragility.parity import ModelParity
+from fragility.trust.proofs import FORMAT as PROOF
+from fragility.trust.proofs import ProofDocument
 
 TABLE = Path(__file__).parent / "documents.md"
 VALUES = (None, True, -1, 7, 0.5, 1e300, "text", [], {})
@@ -108,8 +111,20 @@ def make_parity(sources: Sources) -> Any:
     return {**document, "notes": ["a note"]}
 
 
+def read_proof(document: Any) -> Any:
+    return read_document(document, ProofDocument, "the proof", CertificateError, format=PROOF, ordered=True)
+
+
 def read_rules(document: Any) -> Any:
     return read_document(document, RulesDocument, "the rules file", DataError, defaults=True)
+
+
+def make_manifest(sources: Sources) -> Any:
+    return sources.certs.manifest.to_dict()
+
+
+def make_proof(sources: Sources) -> Any:
+    return {**fg.prove(sources.certs, sources.certs[0].id), "protocol": {}, "claims": {"id": "A"}}
 
 
 DOCUMENTS = {
@@ -117,6 +132,8 @@ DOCUMENTS = {
     "review policy": Document("the review policy", fg.ReviewPolicy.from_dict, make_policy),
     "rules of a gate": Document("the rules file", read_rules, make_rules),
     "stress": Document("the stress", fg.Stress.from_dict, make_stress),
+    "manifest": Document("the manifest", Manifest.from_dict, make_manifest),
+    "proof": Document("the proof", read_proof, make_proof),
     "comparison of two models": Document("the comparison", ModelParity.from_dict, make_parity),
 }
 

@@ -373,10 +373,10 @@ def read_protocol(path: str | os.PathLike[str]) -> Protocol:
 
 def manifest_bytes(folder: Path) -> bytes:
     path = folder / MANIFEST_FILE
-    return read_document(path, path, f"{folder} is not an audit folder: {MANIFEST_FILE} is missing")
+    return read_file(path, path, f"{folder} is not an audit folder: {MANIFEST_FILE} is missing")
 
 
-def read_document(path: str | os.PathLike[str], name: object, missing: str | None = None) -> bytes:
+def read_file(path: str | os.PathLike[str], name: object, missing: str | None = None) -> bytes:
     """Return the bytes of a small file; ``name`` and ``missing``, the message where there is none, are for errors."""
     try:
         return read_bounded(path, JSON_LIMIT)
@@ -388,7 +388,7 @@ def read_document(path: str | os.PathLike[str], name: object, missing: str | Non
 
 def read_protocol_signature(path: str | os.PathLike[str], protocol_digest: str) -> bytes:
     """Return the bytes of an envelope that signs this protocol; refuse any other."""
-    data = read_document(path, f"the signature {path}")
+    data = read_file(path, f"the signature {path}")
     check_signed_protocol(data, path, protocol_digest)
     return data
 

@@ -112,12 +112,18 @@ Share: TypeAlias = Annotated[float, between(0, 1)]
 Level: TypeAlias = Annotated[float, Must("a number of at least 0 and below 1", lambda value: 0 <= value < 1)]
 Count: TypeAlias = Annotated[int, whole_between(0)]
 Positive: TypeAlias = Annotated[int, whole_between(1)]
-Digest: TypeAlias = Annotated[str, matching("sha256:[0-9a-f]{64}", "a digest, sha256: and 64 hexadecimal digits")]
+A_DIGEST = matching("sha256:[0-9a-f]{64}", "a digest, sha256: and 64 hexadecimal digits")
+Digest: TypeAlias = Annotated[str, A_DIGEST]
 Limit: TypeAlias = Annotated[float, Unbounded()]
 FilledText: TypeAlias = Annotated[str, Must("text that is not empty", bool)]
 
 
 # --- reading --------------------------------------------------------------------------------------------------
+
+
+def is_digest(value: Any) -> bool:
+    """Whether a value is ``sha256:`` and 64 hexadecimal digits."""
+    return isinstance(value, str) and A_DIGEST.holds(value)
 
 
 def load_document(path: str | os.PathLike[str], schema: type[T], what: str, error: type[FragilityError]) -> T:
@@ -338,6 +344,8 @@ def _make_strict(node: Any, defaults: bool, made: bool) -> None:
                 each["validation_alias"] = name_field(field)
             if each["schema"]["type"] == "default" and not (defaults or field.metadata.get("optional")):
                 each["schema"] = each["schema"]["schema"]
+    elif kind == "list":
+        node |= {"fail_fast": True, "strict": not made}
     elif kind == "tuple":
         node["fail_fast"] = True
         if node.get("variadic_item_index") == 0 and (key := _find_key_of(node["items_schema"][0].get("cls"))):
@@ -443,6 +451,8 @@ def _follow(hint: Any, value: Any, loc: tuple[int | str, ...]) -> tuple[Any, Any
             return hint, value, steps, "[key]"
         if dataclasses.is_dataclass(kind) and step in (known := _list_hints(typing.cast(Any, kind))):
             child = known[str(step)]
+        elif origin is list and isinstance(step, int):
+            child = inside[0]
         elif origin is tuple and (isinstance(step, int) or isinstance(value, Mapping)):
             child = inside[0] if inside[-1] is Ellipsis else inside[min(int(step), len(inside) - 1)]
         elif origin in (dict, Mapping) or (isinstance(origin, type) and issubclass(origin, Mapping)):
@@ -483,8 +493,8 @@ def describe_type(hint: Any, *, null: bool = True) -> str:
     origin, inside = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
         return f"one of {', '.join(map(str, inside))}" if len(inside) > 1 else repr(inside[0])
-    if origin is tuple and _find_key(hint) is None:
-        return "a list" if inside[-1] is Ellipsis else f"a list of {len(inside)}"
+    if origin is list or (origin is tuple and _find_key(hint) is None):
+        return "a list" if origin is list or inside[-1] is Ellipsis else f"a list of {len(inside)}"
     if hint in WORDS:
         return WORDS[hint]
     is_plain = isinstance(hint, type) and not dataclasses.is_dataclass(hint) and origin is None and hint is not dict
@@ -513,7 +523,7 @@ def _find_disorder(read: Any, plain: Any, at: str) -> str | None:
         pairs: Iterable[tuple[Any, Any]] = ((name, getattr(read, names[name])) for name in plain)
     elif isinstance(read, Mapping):
         pairs = read.items()
-    elif isinstance(read, tuple):
+    elif isinstance(read, (tuple, list)):
         pairs = enumerate(read)
     else:
         return None

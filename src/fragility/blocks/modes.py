@@ -22,6 +22,7 @@ import pyarrow as pa
 from fragility.base.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats
 from fragility.base.errors import CertificateError, DataError, ProtocolError
 from fragility.base.progress import Report
+from fragility.base.schemas import Positive
 from fragility.blocks.block import BlockDeclaration, BlockForm
 from fragility.blocks.choice import RowChoice
 from fragility.blocks.claims import (
@@ -58,7 +59,9 @@ WantedModes: TypeAlias = Wanted  # names are those of modes that the protocol de
 class ModesDeclaration(BlockDeclaration):
     """What a modes block was made with."""
 
-    most_confident: int | None = None  # so many confident rows have a block, drawn by their content; None: every row
+    most_confident: Positive | None = (
+        None  # so many confident rows have a block, drawn by their content; None: every row
+    )
     units: dict[str, list[str]]  # by mode, in declared order
 
     @property

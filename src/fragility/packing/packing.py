@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fragility.audits import Audit, open_audit
-from fragility.audits.folder import manifest_bytes, read_document
+from fragility.audits.folder import manifest_bytes, read_file
 from fragility.audits.integrity import check_integrity
 from fragility.base.arrays import is_number
 from fragility.base.canonical import DIGEST_PREFIX, canonical_bytes, digest_bytes, encode, is_missing
@@ -234,7 +234,7 @@ def _copy_documents(
     """Put what was given beside the audit, each in the one form that a pack has it in."""
     if rules is not None:
         (folder / RULES).parent.mkdir()
-        text = read_document(rules, f"the rules {rules}", f"there is no file of rules {rules}")
+        text = read_file(rules, f"the rules {rules}", f"there is no file of rules {rules}")
         write_bytes(folder / RULES, text)
     if labels is not None:
         write_bytes(folder / LABELS, _write_labels(folder, labels))
@@ -511,5 +511,5 @@ def _check_signature(folder: Path, data: bytes, public_key: Any) -> list[Check]:
 
 
 def _read_statement(path: Path) -> tuple[Envelope, Statement]:
-    envelope = read_envelope(read_document(path, path.name), path.name)
+    envelope = read_envelope(read_file(path, path.name), path.name)
     return envelope, read_statement(envelope, path.name)

@@ -10,18 +10,20 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import pyarrow as pa
 
 from fragility.audits import Audit, Claims, open_audit
-from fragility.audits.folder import read_document
-from fragility.audits.manifest import check_classes, identical, is_digest
+from fragility.audits.folder import read_file
+from fragility.audits.manifest import Classes, identical
 from fragility.base.canonical import digest_of
 from fragility.base.errors import Advice, CertificateError, FragilityError, VerificationError
-from fragility.base.files import parse_json, write_text
+from fragility.base.files import write_text
 from fragility.base.merkle import inclusion_proof, root_from_proof
+from fragility.base.schemas import Count, Digest, Must, check_format, is_digest, parse_text, read_document
 from fragility.blocks.checks import MALFORMED, Check
 from fragility.blocks.claims import (
     claims_of,
@@ -37,11 +39,26 @@ from fragility.trust.signing import signed_predicate
 from fragility.verification.outcome import Outcome
 
 FORMAT = "fragility-proof/1"
-FIELDS = (
-    *("format", "model_fingerprint", "classes", "protocol", "claims"),
-    *("position", "count", "siblings", "root_digest", "proof_digest"),
-)
 MOST_SIBLINGS = 64
+Siblings: TypeAlias = Annotated[
+    tuple[Digest, ...], Must(f"at most {MOST_SIBLINGS} digests", lambda nodes: len(nodes) <= MOST_SIBLINGS)
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ProofDocument:
+    """What a proof states; the fields have the names and the order of the file."""
+
+    format: str
+    model_fingerprint: str
+    classes: Classes
+    protocol: dict[str, Any]
+    claims: dict[str, Any]
+    position: Count
+    count: Count
+    siblings: Siblings
+    root_digest: Digest
+    proof_digest: Digest
 
 
 # --- making ---------------------------------------------------------------------------------------------------
@@ -205,52 +222,36 @@ def _find_root(
 
 
 def _read(path: Path) -> tuple[str, Any]:
-    data = read_document(path, f"the proof {path}")
-    try:
-        text = data.decode("utf-8")
-        document = parse_json(text)
-    except ValueError as error:
-        raise CertificateError(f"cannot read the proof {path}: {error}") from error
-    version = document.get("format") if isinstance(document, dict) else None
-    if version != FORMAT:
-        raise CertificateError(f"{path} has format {version!r:.80}, this version reads {FORMAT!r}")
-    return text, document
+    data = read_file(path, f"the proof {path}")
+    document = parse_text(data, f"the proof {path}", CertificateError)
+    check_format(document, FORMAT, str(path), CertificateError)
+    return data.decode("utf-8"), document
 
 
 def _follow(document: Mapping[str, Any], text: str | None) -> tuple[Hashable, bytes | None]:
     """Return the row and the root that the claims lead to; refuse what is not well formed."""
-    _check_form(document, text)
-    protocol = Protocol.from_dict(document["protocol"])
-    if not identical(protocol.to_dict(), document["protocol"]):
+    proof = _read_proof(document, text)
+    protocol = Protocol.from_dict(proof.protocol)
+    if not identical(protocol.to_dict(), proof.protocol):
         raise CertificateError("the protocol in the proof is not written as the format says")
-    classes = document["classes"]
-    claims = _read_claims(document["claims"], protocol, classes)
+    claims = _read_claims(proof.claims, protocol, proof.classes)
     wrong = contradictions(claims, protocol)
     if wrong:
         raise CertificateError(f"{wrong[0][1]} contradicts the other claims of the row")
-    context = context_digest(protocol.digest, document["model_fingerprint"], classes)
+    context = context_digest(protocol.digest, proof.model_fingerprint, proof.classes)
     leaf = row_digests(claims, context, protocol.resolution)[0]
-    siblings = [digest_from_text(node) for node in document["siblings"]]
-    return claims.ids[0], root_from_proof(leaf, document["position"], document["count"], siblings)
+    siblings = [digest_from_text(node) for node in proof.siblings]
+    return claims.ids[0], root_from_proof(leaf, proof.position, proof.count, siblings)
 
 
-def _check_form(document: Mapping[str, Any], text: str | None) -> None:
-    """Refuse a proof that has not exactly the fields, types and layout of the format."""
-    if list(document) != list(FIELDS):
-        raise CertificateError(f"a proof has exactly the fields {', '.join(FIELDS)}, in this order")
-    if digest_of({name: document[name] for name in FIELDS[:-1]}) != document["proof_digest"]:
+def _read_proof(document: Mapping[str, Any], text: str | None) -> ProofDocument:
+    """Return what a proof states; refuse one that has not exactly the fields, types and layout of the format."""
+    proof = read_document(document, ProofDocument, "the proof", CertificateError, format=FORMAT, ordered=True)
+    if digest_of({name: value for name, value in document.items() if name != "proof_digest"}) != proof.proof_digest:
         raise CertificateError("the proof was changed after it was written: its digest is not its own")
     if text is not None and text != proof_text(document):
         raise CertificateError("the proof was changed after it was written: it is not laid out as the format says")
-    for name in ("position", "count"):
-        if type(document[name]) is not int or not 0 <= document[name] < 2**53:
-            raise CertificateError(f"{name} of the proof must be a whole number from 0, got {document[name]!r:.80}")
-    siblings = document["siblings"]
-    if not isinstance(siblings, list) or len(siblings) > MOST_SIBLINGS or not all(map(is_digest, siblings)):
-        raise CertificateError(f"siblings of the proof must be at most {MOST_SIBLINGS} digests")
-    if not is_digest(document["root_digest"]) or not isinstance(document["model_fingerprint"], str):
-        raise CertificateError("root_digest of the proof must be a digest, and model_fingerprint text")
-    check_classes(document["classes"])
+    return proof
 
 
 def _read_claims(row: Any, protocol: Protocol, classes: Sequence[Any]) -> Claims:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fragility.audits import Audit, open_audit
-from fragility.audits.folder import MANIFEST_FILE, manifest_bytes, read_document
+from fragility.audits.folder import MANIFEST_FILE, manifest_bytes, read_file
 from fragility.audits.integrity import check_integrity
 from fragility.audits.manifest import identical
 from fragility.base.canonical import DIGEST_PREFIX, digest_bytes
@@ -104,7 +104,7 @@ def sign(target: str | os.PathLike[str], key: str | os.PathLike[str]) -> Path:
 
 def _read_envelope_file(path: Path) -> Envelope:
     missing = f"there is no signature {path}; it is made with fragility sign"
-    return read_envelope(read_document(path, f"the signature {path}", missing), path)
+    return read_envelope(read_file(path, f"the signature {path}", missing), path)
 
 
 # --- verifying ------------------------------------------------------------------------------------------------
@@ -255,7 +255,7 @@ def protocol_statement(path: Path) -> Statement:
     """Return the statement of a protocol file, by the SHA-256 of its bytes and by its own digest."""
     protocol = Protocol.load(path)
     text = protocol.to_json().encode()
-    if read_document(path, f"the protocol {path}") != text:
+    if read_file(path, f"the protocol {path}") != text:
         raise CertificateError(
             f"{path} is not laid out as a protocol is written into an audit, so its bytes cannot be signed for one; "
             "write it again with Protocol.load and save"

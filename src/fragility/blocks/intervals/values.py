@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fragility.base.errors import CertificateError
+from fragility.base.schemas import Positive
 from fragility.blocks.block import BlockDeclaration, BlockForm
 from fragility.blocks.choice import RowChoice
 from fragility.blocks.claims import (
@@ -61,7 +62,7 @@ CONTENT = {
 class IntervalsDeclaration(BlockDeclaration):
     """What an intervals block was made with."""
 
-    most_exposed: int | None = None  # so many of the most exposed confident rows have a block; None: every row
+    most_exposed: Positive | None = None  # so many of the most exposed confident rows have a block; None: every row
     fields: list[str]  # in the order of the protocol
     single: list[str]  # those of them whose values are decimals of single precision
 

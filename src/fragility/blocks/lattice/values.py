@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 from fragility.base.arrays import Booleans, Floats, Integers
 from fragility.base.canonical import canonical_bytes
 from fragility.base.errors import CertificateError
+from fragility.base.schemas import Positive
 from fragility.blocks.block import BlockForm
 from fragility.blocks.choice import RowChoice
 from fragility.blocks.claims import (
@@ -72,7 +73,7 @@ class LatticeDeclaration:
     """What a block was made with; its fields have the names and the order of the manifest's."""
 
     engine: str  # trees, linear, wrapped, or blackbox where every state was asked of the model
-    most_exposed: int | None = None  # how many of the confident rows were searched at most; None: every row
+    most_exposed: Positive | None = None  # how many of the confident rows were searched at most; None: every row
     max_size: int
     budget: int
     width: int
