@@ -238,7 +238,7 @@ def test_certificates_name_what_is_missing_and_leave_it_off_the_path(tmp_path: P
     assert whole.path == () and not whole.flipped and whole.rcma == whole.independent_loss == 0.0
     assert "nothing is left to lose" in whole.sentence()
     report = fg.Report.of(certs)
-    assert "already missing" in report.markdown
+    assert "already missing" in report.to_markdown()
 
 
 def test_a_row_by_itself_has_the_certificate_of_the_table() -> None:

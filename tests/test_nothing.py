@@ -107,7 +107,7 @@ def test_one_group_or_one_row(kind, columns, bank):
     rows = X[columns][:1] if len(columns) > 1 else X[columns][:20]
     audit = fg.audit(model, rows, protocol, rates=0.1, modes=True, intervals=True)
     assert fg.verify(audit, model, rows)
-    assert fg.Report.of(audit).html
+    assert fg.Report.of(audit).to_html()
 
 
 @pytest.mark.parametrize("kind", MODELS)
@@ -140,7 +140,7 @@ def test_an_audit_without_a_confident_prediction(kind, bank, tmp_path):
     audit = fg.audit(model, X[:60], protocol, rates=0.1, modes=True)
     assert audit.claims.confidence.max() < 0.9
     assert fg.verify(audit, model, X[:60])
-    assert fg.Report.of(audit, model=model, rows=X[:60], by="age").html
+    assert fg.Report.of(audit, model=model, rows=X[:60], by="age").to_html()
     assert not fg.label_brittle(model, X[:60], protocol).brittle.any()
     assert len(audit.most_fragile()) == 0 and str(fg.share_by(audit, X[:60], "age"))
     fg.pack(audit.save(tmp_path / "audit"), tmp_path / "pack")

@@ -178,7 +178,7 @@ def test_the_report_of_a_stored_audit_is_that_of_its_certificates(trees, tmp_pat
     labels = dict(enumerate(trees.model.predict(trees.X_test[:ROWS])))
     for words in ({}, {"labels": labels}):
         ours, theirs = fg.Report.of(stored, **words), fg.Report.of(certs, **words)
-        assert without_commands(ours.html) == without_commands(theirs.html)
+        assert without_commands(ours.to_html()) == without_commands(theirs.to_html())
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_the_command_writes_the_report_with_the_labels_of_the_file(trees, tmp_pa
     made = fg.Report.of(fg.Certificates.load(folder), name=str(folder), labels=labels, verify=command)
     assert made.summary.audits[0].accuracy is not None
     written = (folder / "report.html").read_text(encoding="utf-8")
-    assert "are right" in written and "are right" in made.html
+    assert "are right" in written and "are right" in made.to_html()
     assert run("verify", folder, "--model", model, "--data", source, *found).code == 0
 
 

@@ -77,12 +77,12 @@ def test_every_place_says_the_same_exact_share(case, searched, tmp_path) -> None
     report = fg.Report.of(searched, min_confidence=0.8)
     found = report.summary.audits[0].confident
     assert found.flips_early == summary["flips_early"] and found.holds == summary["holds"]
-    headline = report.markdown.split("## The finding")[1].split("##")[0]
+    headline = report.to_markdown().split("## The finding")[1].split("##")[0]
     assert f"{early} of {rows} confident predictions flip early" in headline
     assert f"finds {summary['early_on_path'].count} of them" in headline
-    assert f"{holds} ({holds / rows:.0%}) hold whatever groups are lost" in report.markdown
-    assert "not by trying all sets" not in report.markdown
-    assert f"For all {rows} confident predictions all sets of groups were searched" in report.markdown
+    assert f"{holds} ({holds / rows:.0%}) hold whatever groups are lost" in report.to_markdown()
+    assert "not by trying all sets" not in report.to_markdown()
+    assert f"For all {rows} confident predictions all sets of groups were searched" in report.to_markdown()
     (verdict,) = fg.Gate((fg.Rule(measure="flips_early", at_most=1.0),), min_confidence=0.8).check(searched).verdicts
     assert (verdict.value, verdict.counted) == (early / rows, "sets")
     assert "counted over all sets of groups" in verdict.sentence()
@@ -110,8 +110,8 @@ def test_without_a_search_the_share_is_at_least_the_paths(case, unsearched, tmp_
     )
     assert not early.exact and summary["flips_after_one"].exact
     report = fg.Report.of(unsearched, min_confidence=0.8)
-    assert f"At least {early.count} of {early.rows} confident predictions flip early, " in report.markdown
-    assert f"For {early.unsettled} others not every pair of groups was tried" in report.markdown
+    assert f"At least {early.count} of {early.rows} confident predictions flip early, " in report.to_markdown()
+    assert f"For {early.unsettled} others not every pair of groups was tried" in report.to_markdown()
     folder = unsearched.save(tmp_path / "audit")
     page = (fg.pack(folder, tmp_path / "pack", min_confidence=0.8) / "index.html").read_text(encoding="utf-8")
     assert "of these at least " in page

@@ -184,7 +184,7 @@ def test_labels_that_do_not_fit_are_refused_in_one_sentence(made, labels, table,
 
 def test_other_mistakes_are_refused_in_one_sentence(made, tmp_path) -> None:
     audit = made / "audit"
-    assert "must end in .html or .md or .json" in refuse("report", audit, "--out", tmp_path / "x.pdf")
+    assert "must end in .txt or .md or .html or .json" in refuse("report", audit, "--out", tmp_path / "x.pdf")
     assert "is not an audit folder" in refuse("report", tmp_path, "--out", tmp_path / "x.html")
     assert "is not an audit folder" in refuse("report", tmp_path / "absent")
     assert "lies in a folder that does not exist" in refuse("report", audit, "--out", tmp_path / "no" / "x.html")

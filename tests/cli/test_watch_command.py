@@ -36,9 +36,9 @@ def test_the_exit_code_says_whether_an_alarm_is_open(home):
     done = run("watch", home / "quiet")
     assert done.code == 0 and "no open alarm" in done.out
     done = run("watch", home / "log")
-    assert done.code == 1 and "  alarm  income is missing: raised on 2026-03-09" in done.out
+    assert done.code == 1 and "Alarm: income is missing: raised on 2026-03-09" in done.out
     done = run("watch", home / "log", "--replay")
-    assert done.code == 0 and "  alarm  after 9" in done.out
+    assert done.code == 0 and "income is missing (rise)  2026-03-09              985" in done.out
     assert run("watch", home / "log", "--rates", "0.6").code == 0
     assert run("watch", home / "log", "--allowance", "0.5").code == 0
 
@@ -63,7 +63,7 @@ def test_audits_have_dates(home):
 def test_a_table_is_replayed(home, table):
     words = ["--time", "at", "--model", home / "model.joblib", "--trust", "--protocol", home / "protocol.json"]
     done = run("watch", home / table, "--replay", *words)
-    assert done.code == 0 and "debt is missing: raised on 2026-05-09" in done.out
+    assert done.code == 0 and "debt is missing (rise)  2026-05-09" in done.out
 
 
 def test_what_cannot_be_watched_is_one_sentence(home, tmp_path):
@@ -78,7 +78,7 @@ def test_what_cannot_be_watched_is_one_sentence(home, tmp_path):
     assert "name the one that says when each was decided with --time" in refuse(
         "watch", past, "--replay", "--time", "when", *model
     )
-    assert "must end in .html or .json or .prom or .txt" in refuse("watch", log, "--out", tmp_path / "a.pdf")
+    assert "must end in .html or .md or .json or .prom or .txt" in refuse("watch", log, "--out", tmp_path / "a.pdf")
     assert "name each kind once" in refuse("watch", log, "--out", tmp_path / "a.html", "--out", tmp_path / "b.html")
     assert "neither an audit folder nor a log" in refuse("watch", tmp_path)
     assert "give the dates with --dates" in refuse("watch", copy_audit(tmp_path / "undated"))

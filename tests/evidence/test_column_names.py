@@ -21,6 +21,6 @@ def test_columns_named_like_attributes_of_our_own_containers(names):
     assert fg.verify(audit, model, X[:30])
     assert fg.Auditor(model, protocol).certify(X[:30]).claims.ids == audit.claims.ids
     assert len(fg.share_by(audit, X[:30], f"{names[0]}:q2").segments) == 2
-    assert fg.Report.of(audit, model=model, rows=X[:30], by=f"{names[0]}:q2").html
+    assert fg.Report.of(audit, model=model, rows=X[:30], by=f"{names[0]}:q2").to_html()
     gate = fg.Gate((fg.Rule(measure="exposure", at_most=0.99, by=f"{names[0]}:q2"),))
     assert gate.check(audit, rows=X[:30]).verdicts

@@ -50,12 +50,12 @@ def test_every_number_is_that_of_the_certificates(certs) -> None:
 
 @pytest.mark.parametrize("rows", [1, 7, 149])
 def test_the_cuts_between_pieces_do_not_show(certs, rows: int) -> None:
-    assert fg.Report.of(InParts(certs, rows)).html == fg.Report.of(certs).html
+    assert fg.Report.of(InParts(certs, rows)).to_html() == fg.Report.of(certs).to_html()
 
 
 def test_a_case_says_what_each_mode_costs_it(certs) -> None:
     report = fg.Report.of(certs)
-    html, markdown = report.html, report.markdown
+    html, markdown = report.to_html(), report.to_markdown()
     for case in report.summary.audits[0].confident.cases:
         cert = certs.by_id(int(case.id))
         assert case.modes is not None
@@ -74,7 +74,7 @@ def test_a_case_says_how_far_its_values_may_move(extent) -> None:
     protocol = fg.Protocol.fit(model, whole_numbers(50, 0).to_numpy())
     certs = fg.audit(model, given, protocol, progress=False, lattice=False, intervals=extent)
     report = fg.Report.of(certs)
-    html, markdown, known = report.html, report.markdown, 0
+    html, markdown, known = report.to_html(), report.to_markdown(), 0
     for case in report.summary.audits[0].confident.cases:
         cert = certs.by_id(int(case.id))
         assert (case.intervals is None) == (cert.intervals is None)
@@ -90,11 +90,14 @@ def test_a_case_says_how_far_its_values_may_move(extent) -> None:
 def test_it_says_how_the_assessed_rows_were_chosen(certs) -> None:
     every = fg.Report.of(certs)
     total = every.summary.audits[0].confident.rows
-    assert f"Assessed: all {total} confident predictions.\n" in every.markdown
+    assert f"Assessed: all {total} confident predictions.\n" in every.to_markdown()
     some = fg.Report.of(small_audit(150, modes=30))
     assert modes_of(some).rows == 30
-    assert f"Assessed: 30 of {total} confident predictions. This audit assesses at most 30 predictions" in some.markdown
-    assert "drawn by a hash of their content" in some.html
+    assert (
+        f"Assessed: 30 of {total} confident predictions. This audit assesses at most 30 predictions"
+        in some.to_markdown()
+    )
+    assert "drawn by a hash of their content" in some.to_html()
     shown = [case for case in some.summary.audits[0].confident.cases if case.modes is not None]
     assert 0 < len(shown) < 20  # a case that was not assessed says nothing of modes
 
@@ -106,30 +109,30 @@ def test_none_assessed_is_said() -> None:
         model, rows, fg.Protocol.fit(model, whole_numbers(50, 0).to_numpy()), progress=False, lattice=False, modes=5
     )
     report = fg.Report.of(certs)
-    assert modes_of(report).modes == () and "Assessed: none of 40 predictions." in report.markdown
+    assert modes_of(report).modes == () and "Assessed: none of 40 predictions." in report.to_markdown()
 
 
 def test_a_mode_that_flips_nothing_and_one_without_units(certs) -> None:
-    text = fg.Report.of(certs, min_confidence=0.999).markdown
+    text = fg.Report.of(certs, min_confidence=0.999).to_markdown()
     assert "No single unit flips any of" in text
     frame = whole_numbers(60, 1, ("income", "debt", "age", "tenure", "visits", "region"))
     model = declared_model()
     protocol = fg.Protocol.fit(model, frame.to_numpy(), modes=("lost",))
     lost = fg.Report.of(fg.audit(model, frame.to_numpy(), protocol, progress=False, lattice=False, modes=True))
-    assert [one.mode for one in modes_of(lost).modes] == ["lost"] and "Noisy values" not in lost.html
+    assert [one.mode for one in modes_of(lost).modes] == ["lost"] and "Noisy values" not in lost.to_html()
 
 
 def test_an_audit_without_a_block_has_no_section() -> None:
     report = fg.Report.of(small_audit(60))
     assert report.summary.audits[0].focus.modes is None
-    assert "Evidence that is wrong, not only lost" not in report.html
+    assert "Evidence that is wrong, not only lost" not in report.to_html()
 
 
 def test_two_audits_stand_side_by_side_where_both_have_modes(certs) -> None:
     other = small_audit(150, seed=2, modes=20)
     both = fg.Report.of({"old": certs, "new": other})
     first, second = (numbers.confident.modes.modes[1] for numbers in both.summary.audits)
-    line = next(line for line in both.markdown.splitlines() if line.startswith("| wrong values: median exposure"))
+    line = next(line for line in both.to_markdown().splitlines() if line.startswith("| wrong values: median exposure"))
     assert line == (f"| wrong values: median exposure | {first.exposure.median:.2f} | {second.exposure.median:.2f} |")
-    assert "Failure modes, of" in both.markdown and "20 of new" in both.markdown
-    assert "Failure modes, of" not in fg.Report.of({"old": certs, "new": small_audit(150)}).markdown
+    assert "Failure modes, of" in both.to_markdown() and "20 of new" in both.to_markdown()
+    assert "Failure modes, of" not in fg.Report.of({"old": certs, "new": small_audit(150)}).to_markdown()

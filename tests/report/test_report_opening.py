@@ -65,12 +65,12 @@ def test_the_finding_comes_first_and_names_the_class_that_flips_early_most() -> 
     kept = certs.take([own in {*rare, *common} for own in certs.table.column("id").to_pylist()])
     report = fg.Report.of(with_flips(kept, {*rare[:7], *common[:2]}))
     share = share_of(2, len(common))
-    opening = report.markdown.split("## What was audited")[0]
+    opening = report.to_markdown().split("## What was audited")[0]
     assert opening.startswith("# Fragility report: audit\n\n## The finding")
     assert f"9 of {8 + len(common)} confident predictions flip early, " in opening
     assert "**At least 7 of 8 confident 'defaulted' predictions flip early, 88% (95% interval 53% to 98%), " in opening
     assert f"against {share.value:.1%} ({share.lower:.1%} to {share.upper:.1%}) of 'repaid'." in opening
-    html = report.html
+    html = report.to_html()
     assert html.index('id="finding"') < html.index("<svg") < html.index("<nav") < html.index('id="audited"')
 
 
@@ -102,7 +102,10 @@ def test_every_headline_share_has_its_interval() -> None:
     assert found.flips_early == share_of(len(early), sure, unsettled=found.flips_early.unsettled)
     assert found.flips_after_one == share_of(sum(cert.flip_budget == 1 for cert in early), sure)
     for share in (found.flips_early, found.flips_after_one, report.summary.audits[0].accuracy.right):
-        assert f"({share.lower:.0%} to {share.upper:.0%})" in report.markdown or f"{share.lower:.1%}" in report.markdown
+        assert (
+            f"({share.lower:.0%} to {share.upper:.0%})" in report.to_markdown()
+            or f"{share.lower:.1%}" in report.to_markdown()
+        )
     document = report.to_dict()["audits"][0]["confident"]["flips_early"]
     assert set(document) == {"count", "rows", "lower", "upper", "unsettled"}
 
@@ -118,26 +121,26 @@ def test_several_audits_open_with_their_difference() -> None:
     assert found["confident_early"].difference == paired_difference(4, 30, 300)
     assert found["confident"].difference == paired_difference(0, 0, 300)
     assert (found["early"].first.count, found["early"].second.count) == (40, 14)
-    opening = report.markdown.split("## The audits side by side")[0]
+    opening = report.to_markdown().split("## The audits side by side")[0]
     assert opening.startswith("# Fragility report: old and new\n\n## The comparison")
     assert f"**new flips early less often than old. Of {len(sure)} rows confident in both, " in opening
     back = fg.Report.of({"new": after, "old": before})
-    assert "**old flips early more often than new." in back.markdown
+    assert "**old flips early more often than new." in back.to_markdown()
     same = fg.Report.of({"old": before, "copy": before})
-    assert "**copy and old do not clearly differ. Of" in same.markdown
+    assert "**copy and old do not clearly differ. Of" in same.to_markdown()
 
 
 def test_audits_under_different_protocols_are_marked_at_the_top() -> None:
     one, other = small_audit(100, baseline="zero"), small_audit(100, depth=3)
     told = "Not comparable: b has another protocol than a: baseline (zero against typical) and depth (6 against 3)."
-    html = fg.Report.of({"a": one, "b": other}).html
+    html = fg.Report.of({"a": one, "b": other}).to_html()
     assert told in html and html.index(told) < html.index("<nav")
-    assert told in fg.Report.of({"a": one, "b": other}).markdown
-    assert "has another protocol" not in fg.Report.of({"a": one, "b": one}).html
+    assert told in fg.Report.of({"a": one, "b": other}).to_markdown()
+    assert "has another protocol" not in fg.Report.of({"a": one, "b": one}).to_html()
 
 
 def test_audits_without_confident_predictions_say_so() -> None:
     certs = small_audit(40)
     report = fg.Report.of({"a": certs, "b": certs}, min_confidence=1.0)
-    assert "b and a have no confident predictions to compare." in report.markdown
+    assert "b and a have no confident predictions to compare." in report.to_markdown()
     assert np.isnan(report.summary.paired[0].compared[0].difference.value)

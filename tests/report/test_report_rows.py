@@ -50,10 +50,12 @@ def test_shares_by_a_column_are_those_of_share_by(certs, rows) -> None:
     shop, debt = report.summary.audits[0].segments
     assert shop == fg.share_by(certs, rows, by="shop") and debt == fg.share_by(certs, rows, by="debt:-2,2")
     assert [one.name for one in debt.segments] == ["under -2", "-2 to under 2", "2 or more"]
-    assert "## By shop" in report.markdown and "## By debt" in report.markdown
-    assert 'id="by-1"' in report.html and "2 or more" in report.html
+    assert "## By shop" in report.to_markdown() and "## By debt" in report.to_markdown()
+    assert 'id="by-1"' in report.to_html() and "2 or more" in report.to_html()
     assert not any(one.confident.differs for one in debt.segments)
-    assert "None of the 3 segments of debt flips early clearly more or less often than the others" in report.markdown
+    assert (
+        "None of the 3 segments of debt flips early clearly more or less often than the others" in report.to_markdown()
+    )
     in_parts = fg.Report.of(InParts(certs, 11), rows=rows.sample(frac=1, random_state=0), by=["shop", "debt:-2,2"])
     assert in_parts.to_dict() == report.to_dict()
 
@@ -66,10 +68,10 @@ def test_the_headline_names_the_segment_that_flips_early_most(certs, rows) -> No
     assert worst is not None and (worst.column, worst.name) == ("batch", "new")
     assert worst.flips_early.value == 1.0 and worst.rest.value == 0.0 and worst.difference.lower > 0.5
     count = worst.flips_early.count
-    assert f"{count} of {count} confident predictions with batch new flip early, 100%" in report.markdown
+    assert f"{count} of {count} confident predictions with batch new flip early, 100%" in report.to_markdown()
     plain = fg.Report.of(certs, rows=rows, by="shop")
     assert plain.summary.audits[0].worst is None
-    assert "No predicted class flips early clearly more often than the others." in plain.markdown
+    assert "No predicted class flips early clearly more often than the others." in plain.to_markdown()
 
 
 def test_cases_show_their_values_and_what_replaces_them(certs, rows) -> None:
@@ -82,7 +84,7 @@ def test_cases_show_their_values_and_what_replaces_them(certs, rows) -> None:
             assert own.field == group and own.value == f"{rows.loc[int(case.id), group]:g}"
             assert float(own.becomes) == pytest.approx(baseline[group], rel=1e-5)
     first = report.summary.audits[0].focus.cases[0]
-    assert f"{first.path[0]} ({first.values[0][0].value} → " in report.markdown
+    assert f"{first.path[0]} ({first.values[0][0].value} → " in report.to_markdown()
     lost = {one.field: f"{one.field} ({one.value} → {one.becomes})" for values in first.values for one in values}
     assert f"but without {lost[first.path[0]]}" in describe_case(first)  # a reader quotes the sentence alone
     same = replace(first.values[0][0], becomes=first.values[0][0].value)
@@ -93,9 +95,9 @@ def test_cases_show_their_values_and_what_replaces_them(certs, rows) -> None:
     assert f"but without {after.field} ({after.value} → {after.becomes})" in told  # what is not lost is told apart
     assert f"; {own.field} ({own.value}, already its replacement) stays as it is" in told
     assert describe_replacement(same.value, same.becomes) == f"{same.value}, already its replacement"
-    assert "after the arrow, what replaces it when lost" in report.html
+    assert "after the arrow, what replaces it when lost" in report.to_html()
     assert fg.Report.of(certs).summary.audits[0].focus.cases[0].values is None
-    assert "after the arrow" not in fg.Report.of(certs).html
+    assert "after the arrow" not in fg.Report.of(certs).to_html()
 
 
 def test_a_pipeline_needs_its_model_to_tell_what_replaces_a_value() -> None:
@@ -114,10 +116,10 @@ def test_a_pipeline_needs_its_model_to_tell_what_replaces_a_value() -> None:
     assert found["checking_status"] == (own["checking_status"], X["checking_status"].mode()[0])
     groups = {group.name: dict(group.becomes) for group in report.summary.audits[0].protocol.groups}
     assert groups["who"] == {"age": f"{X['age'].mean():.6g}"} and set(groups["loan"]) == {"duration", *names}
-    assert "becomes when lost" in report.markdown
+    assert "becomes when lost" in report.to_markdown()
     alone = fg.Report.of(certs, rows=X[:200], min_confidence=0.8)
     assert not any(group.becomes for group in alone.summary.audits[0].protocol.groups)
-    assert "becomes when lost" not in alone.markdown
+    assert "becomes when lost" not in alone.to_markdown()
     assert all(not values for values in alone.summary.audits[0].focus.cases[0].values)
 
 
@@ -141,7 +143,7 @@ def test_rows_that_were_not_audited_are_refused(certs, rows) -> None:
 def test_a_table_of_segments_without_the_models_fields_is_enough(certs, rows) -> None:
     report = fg.Report.of(certs, rows=rows[["shop"]], by="shop")
     assert report.summary.audits[0].segments == (fg.share_by(certs, rows, by="shop"),)
-    assert "Their values are not shown: the rows given lack the field income." in report.markdown
+    assert "Their values are not shown: the rows given lack the field income." in report.to_markdown()
 
 
 def test_segments_of_two_audits_are_paired(certs, rows) -> None:
@@ -160,14 +162,14 @@ def test_segments_of_two_audits_are_paired(certs, rows) -> None:
         assert compared.second.count == sum(b for _, b in both)
         gained, lost = both.count((False, True)), both.count((True, False))
         assert compared.difference == paired_difference(gained, lost, len(both))
-    assert "Confident predictions that flip early, by shop" in report.markdown
+    assert "Confident predictions that flip early, by shop" in report.to_markdown()
     apart = other.table.set_column(0, "id", [[own + 1000 for own in other.table.column("id").to_pylist()]])
     strangers = fg.Certificates(apart, other.protocol, other.manifest).take(range(ROWS - 1))
     both_rows = pd.concat([rows, rows.set_axis(range(1000, 1000 + ROWS))])
     report = fg.Report.of({"a": certs, "b": strangers}, rows=both_rows, by="shop")
     (pair,) = report.summary.paired
     assert pair.shared == 0 and not pair.segments[0].segments[0][1].difference.paired
-    assert "no row in common, so each audit's own rows (Newcombe's interval)" in report.markdown
+    assert "no row in common, so each audit's own rows (Newcombe's interval)" in report.to_markdown()
 
 
 def test_the_byline_is_what_was_said(certs) -> None:
@@ -175,14 +177,14 @@ def test_the_byline_is_what_was_said(certs) -> None:
         certs, author="A. <b>Author</b>", purpose="annual review", date="2026-11-16", signed_by="ab12cd34"
     )
     line = "By A. <b>Author</b> · Purpose: annual review · 2026-11-16 · Signature of key ab12cd34 verified"
-    assert line.replace("<", r"\<").replace(">", r"\>") in report.markdown
-    assert "A. &lt;b&gt;Author&lt;/b&gt; · Purpose: annual review · 2026-11-16" in report.html
+    assert line.replace("<", r"\<").replace(">", r"\>") in report.to_markdown()
+    assert "A. &lt;b&gt;Author&lt;/b&gt; · Purpose: annual review · 2026-11-16" in report.to_html()
     assert report.to_dict()["byline"] == {
         "author": "A. <b>Author</b>",
         "purpose": "annual review",
         "date": "2026-11-16",
     }
-    assert "Purpose" not in fg.Report.of(certs).markdown
+    assert "Purpose" not in fg.Report.of(certs).to_markdown()
     with pytest.raises(DataError, match=r"one signing key of each of 1 audits was expected, got 2"):
         fg.Report.of(certs, signed_by=["a", "b"])
 
@@ -191,9 +193,9 @@ def test_a_stored_audit_names_the_command_that_opens_a_case(certs, rows, tmp_pat
     folder = certs.save(tmp_path / "my audit")
     report = fg.Report.of(fg.open_audit(folder), rows=rows)
     case = report.summary.audits[0].focus.cases[0]
-    assert f"fragility review '{folder}' --row {case.id}" in report.markdown
-    assert 'id="case-1"' in report.html and 'href="#case-1"' in report.html
-    assert "fragility review" not in fg.Report.of(certs).markdown
+    assert f"fragility review '{folder}' --row {case.id}" in report.to_markdown()
+    assert 'id="case-1"' in report.to_html() and 'href="#case-1"' in report.to_html()
+    assert "fragility review" not in fg.Report.of(certs).to_markdown()
     assert json.loads(json.dumps(report.to_dict(), allow_nan=False))["audits"][0]["confident"]["cases"][0]["values"]
 
 
@@ -204,7 +206,7 @@ def test_values_are_shown_as_text_whatever_they_hold() -> None:
     pipeline.steps.append(("model", LogisticRegression(max_iter=500)))
     pipeline.fit(X, y)
     certs = fg.audit(pipeline, X[:60], fg.Protocol.fit(pipeline, X), progress=False)
-    page = fg.Report.of(certs, rows=X[:60], by="purpose", model=pipeline).html
+    page = fg.Report.of(certs, rows=X[:60], by="purpose", model=pipeline).to_html()
     assert "<script>alert(1)" not in page and "&lt;script&gt;alert(1)" in page
 
 
@@ -262,5 +264,5 @@ def test_a_million_rows_are_reported_in_little_memory() -> None:
             peaks.append(tracemalloc.get_traced_memory()[1])
         finally:
             tracemalloc.stop()
-        assert report.summary.audits[0].everything.rows == count and len(report.html) < 1_000_000
+        assert report.summary.audits[0].everything.rows == count and len(report.to_html()) < 1_000_000
     assert peaks[1] < 100 * 2**20 and peaks[1] - peaks[0] < 64 * 900_000

@@ -108,7 +108,7 @@ def test_the_cuts_between_pieces_do_not_show(certs, rows: int) -> None:
     labels = small_labels(certs)
     whole, parts = (fg.Report.of(audit, labels=labels) for audit in (certs, InParts(certs, rows)))
     assert whole.to_dict() == parts.to_dict()
-    assert whole.html == parts.html
+    assert whole.to_html() == parts.to_html()
 
 
 def test_an_audit_without_steps_is_reported_without_curves(certs) -> None:
@@ -120,7 +120,7 @@ def test_an_audit_without_steps_is_reported_without_curves(certs) -> None:
     assert found.confident.collapse is None and not found.detailed
     assert found.confident.flips_at == full.confident.flips_at and found.density == full.density
     assert [case.id for case in found.confident.cases] == [case.id for case in full.confident.cases]
-    assert "no curve" in report.html and "no curve" in report.markdown
+    assert "no curve" in report.to_html() and "no curve" in report.to_markdown()
 
 
 def searched(certs: fg.Certificates, *, exact: bool) -> fg.Certificates:
@@ -151,10 +151,10 @@ def test_smaller_sets_and_failure_probabilities_are_told_where_the_audit_has_the
     assert found is not None and found.by_size == ((1, 299),) and (found.minimum, found.none_found) == (299, 1)
     assert found.fewer == sum(not c.flipped or c.flip_budget > 1 for c in certs if c.id)
     assert found.expected_lost == pytest.approx(300 / 8)
-    assert "If each field is missing 5% of the time, about" in report.markdown
-    assert "The decision is lost in 1 of 8 cases if each field" in report.markdown
-    assert ("(95% interval 10.00% to 15.00%)" in report.markdown) is not exact
-    assert "Smallest failing set: " in report.html and "no smaller set flips it" in report.html
+    assert "If each field is missing 5% of the time, about" in report.to_markdown()
+    assert "The decision is lost in 1 of 8 cases if each field" in report.to_markdown()
+    assert ("(95% interval 10.00% to 15.00%)" in report.to_markdown()) is not exact
+    assert "Smallest failing set: " in report.to_html() and "no smaller set flips it" in report.to_html()
     assert numbers(certs).confident.lattice is None
 
 
@@ -162,13 +162,13 @@ def test_no_confident_prediction_makes_the_report_speak_of_all(certs) -> None:
     found = numbers(certs, min_confidence=1.0)
     assert found.confident.rows == 0 and found.focus is found.everything and len(found.focus.cases) == 20
     report = fg.Report.of(certs, min_confidence=1.0)
-    assert "None of 300 predictions is at least 100% confident" in report.markdown
+    assert "None of 300 predictions is at least 100% confident" in report.to_markdown()
 
 
 def test_one_row_is_enough(certs) -> None:
     report = fg.Report.of(certs[:1], labels=small_labels(certs))
     assert report.summary.audits[0].everything.rows == 1
-    assert "Too few" in report.markdown and report.html.count("<article") == 1
+    assert "Too few" in report.to_markdown() and report.to_html().count("<article") == 1
 
 
 def test_a_protocol_without_fading_has_two_ways() -> None:
@@ -176,11 +176,11 @@ def test_a_protocol_without_fading_has_two_ways() -> None:
     found = numbers(certs)
     assert [loss.way for loss in found.confident.losses] == ["targeted", "independent"]
     assert found.confident.degradations == ()
-    assert "common failure is left out" in fg.Report.of(certs).markdown
+    assert "common failure is left out" in fg.Report.of(certs).to_markdown()
 
 
 def test_a_declared_threshold_is_told() -> None:
-    told = fg.Report.of(small_audit(decision=0.75)).markdown
+    told = fg.Report.of(small_audit(decision=0.75)).to_markdown()
     assert "where its probability is at least 0.75" in told
 
 
@@ -257,39 +257,44 @@ def with_baselines(early: dict[str, int | None], rows: int = 100) -> fg.Certific
 
 def test_the_finding_under_other_baselines_is_told() -> None:
     plain = small_audit(100)
-    assert "depend on the baseline?" not in fg.Report.of(plain).markdown
+    assert "depend on the baseline?" not in fg.Report.of(plain).to_markdown()
     assert fg.Report.of(plain).summary.audits[0].dependence is None
-    few = fg.Report.of(with_baselines({}, rows=40)).markdown
+    few = fg.Report.of(with_baselines({}, rows=40)).to_markdown()
     assert "## Does the finding depend on the baseline?" in few
     assert "Too few rows to tell whether the finding depends on the baseline: " in few and "are needed" in few
     alike = with_baselines({"median": None, "mean": None}, rows=400)
-    told = fg.Report.of(alike).markdown
+    told = fg.Report.of(alike).to_markdown()
     assert "The finding is stable across baselines: of" in told and "within two groups under all 3 baselines" in told
     other = with_baselines({"mean": 0}, rows=400)
     report = fg.Report.of(other)
-    assert "The finding depends on the baseline, in number: of" in report.markdown
-    assert "but 0% under mean" in report.markdown and "dispute" not in report.markdown
-    assert "| typical (declared) |" in report.markdown and 'id="baselines"' in report.html
+    assert "The finding depends on the baseline, in number: of" in report.to_markdown()
+    assert "but 0% under mean" in report.to_markdown() and "dispute" not in report.to_markdown()
+    assert "| typical (declared) |" in report.to_markdown() and 'id="baselines"' in report.to_html()
     dependence = report.summary.audits[0].dependence
     assert dependence.verdict == "depends" and "in number under mean" in dependence.short
     assert dependence.under_all == () and report.to_dict()["audits"][0]["dependence"]["rows"] == dependence.rows
-    headline = report.markdown.split("## ")[1]
+    headline = report.to_markdown().split("## ")[1]
     assert "depends on the baseline" in headline
 
 
 def test_what_to_make_reliable_first_is_told() -> None:
     certs, X = small_audit(100), whole_numbers(100, 1).to_numpy()
-    assert "reliable first" not in fg.Report.of(certs).markdown
+    assert "reliable first" not in fg.Report.of(certs).to_markdown()
     found = fg.assess_reliability(declared_model(), X, certs.protocol, 0.1)
     report = fg.Report.of(certs, reliability=found)
     first = found.groups()["group"][0]
-    assert "## What to make reliable first" in report.markdown and f"Make {first} reliable first: " in report.markdown
-    assert "The rates were declared, not measured" in report.markdown and 'id="reliable"' in report.html
+    assert (
+        "## What to make reliable first" in report.to_markdown()
+        and f"Make {first} reliable first: " in report.to_markdown()
+    )
+    assert "The rates were declared, not measured" in report.to_markdown() and 'id="reliable"' in report.to_html()
     document = report.to_dict()["audits"][0]["reliability"]
     assert document["lost"] == found.lost and document["kept"][0][0] == first and not document["recorded"]
     assert (
         "Make"
-        not in fg.Report.of(certs, reliability=replace(found, p_flip=0 * found.p_flip, kept=0 * found.kept)).markdown
+        not in fg.Report.of(
+            certs, reliability=replace(found, p_flip=0 * found.p_flip, kept=0 * found.kept)
+        ).to_markdown()
     )
     with pytest.raises(DataError, match=r"the failure probabilities are of other rows than the audit; make them with"):
         fg.Report.of(certs[:50], reliability=found)
@@ -311,17 +316,20 @@ def test_several_audits_are_matched_by_id() -> None:
     flips = [(a.flipped and a.flip_budget <= 2, b.flipped and b.flip_budget <= 2) for a, b in sure]
     assert pair.both_confident == len(sure)
     assert (pair.flip_in_both, pair.flip_in_first_only) == (flips.count((True, True)), flips.count((True, False)))
-    assert "The comparison" in report.html and "The comparison" in report.markdown
-    assert "second has another protocol than first: depth (6 against 2). RCMA, FDS" in report.markdown
+    assert "The comparison" in report.to_html() and "The comparison" in report.to_markdown()
+    assert "second has another protocol than first: depth (6 against 2). RCMA, FDS" in report.to_markdown()
     apart = fg.Report.of({"first": one, "second": replace_ids(other)})
-    assert apart.summary.paired[0].shared == 0 and "share no row" in apart.markdown
+    assert apart.summary.paired[0].shared == 0 and "share no row" in apart.to_markdown()
 
 
 def test_one_model_under_two_baselines_is_not_told_as_two_models() -> None:
     report = fg.Report.of({"first": small_audit(200), "second": small_audit(200, baseline="zero")})
-    assert "second and first do not compare: their protocols differ" in report.markdown
-    assert "flips early less" not in report.markdown and "flips early more" not in report.markdown
-    assert "Not comparable: second has another protocol" in report.markdown and " against zero)" in report.markdown
+    assert "second and first do not compare: their protocols differ" in report.to_markdown()
+    assert "flips early less" not in report.to_markdown() and "flips early more" not in report.to_markdown()
+    assert (
+        "Not comparable: second has another protocol" in report.to_markdown()
+        and " against zero)" in report.to_markdown()
+    )
 
 
 def replace_ids(certs: fg.Certificates) -> fg.Certificates:
@@ -375,9 +383,9 @@ def test_a_review_that_exposure_does_not_attain_is_sought_by_other_scores() -> N
     score, wrong = np.array([-cert.confidence for cert in sure]), np.array([cert.confidence < cut for cert in sure])
     rule, _ = fit_rule(None, score, wrong, 0.02, 1 - 0.05 / 5 / 4)
     assert (view.policy["threshold"], view.policy["bound"]) == (rule.threshold, rule.bound)
-    assert f"with a confidence of at most {-rule.threshold:.4g}" in report.markdown
-    assert "exposure, confidence, FDS and RCMA were tried as scores" in report.markdown
-    hopeless = fg.Report.of(certs, labels=truth, min_confidence=0.7, risk=0.0001).markdown
+    assert f"with a confidence of at most {-rule.threshold:.4g}" in report.to_markdown()
+    assert "exposure, confidence, FDS and RCMA were tried as scores" in report.to_markdown()
+    hopeless = fg.Report.of(certs, labels=truth, min_confidence=0.7, risk=0.0001).to_markdown()
     assert (
         "ranked by exposure, a rate of at most 0% wrong" in hopeless
         or "ranked by exposure, a rate of at most 0.0%" in hopeless
@@ -393,4 +401,4 @@ def test_a_fifth_is_the_same_number_of_rows_throughout() -> None:
     fifth = math.ceil(rows / 5)
     assert found.density.corner == found.accuracy.wrong_exposed.rows == fifth
     assert sum(part.rows for part in found.accuracy.wrong_by_fifth) == rows
-    assert f"20% ({fifth:,})" in fg.Report.of(certs, labels=small_labels(certs), risk=0.5).markdown
+    assert f"20% ({fifth:,})" in fg.Report.of(certs, labels=small_labels(certs), risk=0.5).to_markdown()

@@ -86,7 +86,9 @@ def test_an_alarm_ends_when_the_values_are_back(broken_log):
     assert START.date() + dt.timedelta(days=9) <= stale.closed <= START.date() + dt.timedelta(days=11)
     assert stale.changed == pytest.approx(0.25 * stale.affected)
     assert "1 earlier alarm ended by now" in found.to_text()
-    assert "ended  after " in found.to_text(replay=True)
+    assert f"{stale.decision_number:,}" in found.to_text(replay=True) and str(stale.closed) in found.to_text(
+        replay=True
+    )
 
 
 def test_without_p_change_the_importance_says_how_many_would_change(tmp_path):
@@ -479,8 +481,8 @@ def test_the_result_is_plain_data(broken_log, tmp_path):
     found = fg.watch(broken_log)
     for name in ("watch.json", "watch.html", "watch.prom", "watch.txt"):
         assert found.save(tmp_path / name) == tmp_path / name
-    assert json.loads((tmp_path / "watch.json").read_text()) == json.loads(found.to_json()) == found.to_dict()
+    assert json.loads((tmp_path / "watch.json").read_text()) == found.to_dict()
     assert (tmp_path / "watch.txt").read_text() == found.to_text() + "\n"
-    with pytest.raises(fg.DataError, match=r"must end in .json or .html or .prom or .txt"):
+    with pytest.raises(fg.DataError, match=r"must end in .html or .md or .json or .prom or .txt"):
         found.save(tmp_path / "watch.pdf")
     assert math.isclose(found.to_dict()["settings"]["alpha"], 0.05)

@@ -10,7 +10,7 @@ from watched_logs import write_log
 
 import fragility as fg
 from fragility.apps.watching import Alarm
-from fragility.apps.watching.prometheus import escape_label
+from fragility.apps.watching.outcome import escape_label
 from fragility.report import is_report
 
 HOSTILE = 'in<b>&"co\\me\n\u202e\x1b[2J'

@@ -111,7 +111,7 @@ def run_demo(folder: Path) -> Demo:
         "model.skops": skops_bytes(model),
         "train.parquet": X_train.assign(**{TARGET: y_train}).to_parquet(),
         "test.parquet": X_test.assign(**{TARGET: y_test}).to_parquet(),
-        PAGE: report.html.encode("utf-8"),
+        PAGE: report.to_html().encode("utf-8"),
     }
     # Everything is ready before anything is written, so that an interrupted demo leaves nothing behind.
     certs.save(folder)

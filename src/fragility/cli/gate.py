@@ -18,8 +18,6 @@ from fragility.cli.tables import read_stress_labels
 from fragility.cli.terminal import EXIT_CLAIM_FAILED, note, out
 from fragility.pages.saving import checked_suffix
 
-SUFFIXES = (".json", ".xml", ".md", ".txt")
-
 
 def gate(
     *,
@@ -85,8 +83,10 @@ def gate(
         refuse_without("--labels", context, "target")
         if data is None:
             refuse_without("--data or --labels", context, "id_column")
+    from fragility.gate.verdicts import GateResult
+
     for path in out_files or ():
-        checked_suffix(path, SUFFIXES)
+        checked_suffix(path, GateResult.SUFFIXES)
     form = csv.form(labels, labels_against, data)
     outputs = {f"--out ({path.suffix})": path for path in out_files or ()}
     if len(outputs) < len(out_files or ()):

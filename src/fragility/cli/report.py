@@ -60,7 +60,7 @@ def report(
         Path | None, option("--public-key PUB", "Verify the signature of each audit with this key, and state it.")
     ] = None,
     out_file: Annotated[
-        Path | None, option("--out FILE", "What to write: .html, .md or .json. (default DIR/report.html)")
+        Path | None, option("--out FILE", "What to write: .html, .md, .txt or .json. (default DIR/report.html)")
     ] = None,
     csv: opt.CsvOptions,
     loading: opt.LoadingOptions,
@@ -85,7 +85,7 @@ def report(
     """
     from fragility.parity import ModelParity
     from fragility.questions.reliability.outcomes import FailureProbability
-    from fragility.report import REPORT_FILE, SUFFIXES, Report, is_report, verify_command
+    from fragility.report import REPORT_FILE, Report, is_report, verify_command
 
     if data is None:
         refuse_without("--data", context, "model")
@@ -101,7 +101,7 @@ def report(
     if out_file is None and len(directories) > 1:
         raise DataError("a report about several audits belongs to none of their folders; name its file with --out")
     target_file = directories[0] / REPORT_FILE if out_file is None else out_file
-    checked_suffix(target_file, SUFFIXES)
+    checked_suffix(target_file, Report.SUFFIXES)
     inputs = {"--labels": labels, "--stress": stress, "--data": data, "--model": model, "--public-key": public_key}
     inputs |= {"--reliability": reliability}
     plan_files({"--out": target_file}, inputs | {f"--parity {path}": path for path in parity or ()})

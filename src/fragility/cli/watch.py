@@ -17,8 +17,6 @@ from fragility.cli.tables import read_table
 from fragility.cli.terminal import EXIT_CLAIM_FAILED, out
 from fragility.pages.saving import checked_suffix
 
-SUFFIXES = (".html", ".json", ".prom", ".txt")
-
 
 def watch(
     *,
@@ -101,8 +99,10 @@ def watch(
         refuse_without("--time", context, "model", "protocol", *opt.list_options(opt.CsvOptions))
     if model is None:
         refuse_without("--model", context, *opt.list_options(opt.LoadingOptions))
+    from fragility.apps.watching.outcome import WatchResult
+
     for path in out_files or ():
-        checked_suffix(path, SUFFIXES)
+        checked_suffix(path, WatchResult.SUFFIXES)
     outputs = {f"--out ({path.suffix})": path for path in out_files or ()}
     if len(outputs) < len(out_files or ()):
         raise DataError("--out names two files of the same kind; name each kind once: .html, .json, .prom or .txt")

@@ -1,23 +1,27 @@
-"""Verdicts of a gate, and how they are written: as text, Markdown, JSON and JUnit XML."""
+"""Verdicts of a gate, as a page and as JUnit XML."""
 
 from __future__ import annotations
 
 import math
-import os
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 from xml.etree import ElementTree
 
-from fragility.base.text import BriefRepr, escape_controls, replace_controls
+import pyarrow as pa
+
+from fragility.base.text import escape_controls, replace_controls
 from fragility.gate.rules import PATH, SETS
-from fragility.pages.saving import save_form, without_nan
+from fragility.pages.result import TOP, Result, tabulate
+from fragility.pages.saving import TABLE_SUFFIXES, without_nan
+from fragility.pages.sections import Cell, Document, Section, Table, Text
 
 Outcome: TypeAlias = Literal["pass", "fail", "inconclusive"]
 FROM_ITSELF = (
     "but the rules were derived from this very audit, so it says nothing that it keeps to them: check a later audit"
 )
+GENERATOR = "fragility gate"
 SIGNS = {"pass": "✅", "fail": "❌", "inconclusive": "❔"}
 
 
@@ -112,7 +116,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class GateResult(BriefRepr):
+class GateResult(Result):
     """The verdicts of a gate. It is true unless a rule failed.
 
     Attributes
@@ -136,6 +140,8 @@ class GateResult(BriefRepr):
     stability: tuple[str, ...] = ()
     from_itself: bool = False
 
+    SUFFIXES: ClassVar[tuple[str, ...]] = (".json", ".xml", ".md", ".txt", ".html", *TABLE_SUFFIXES)
+
     def __bool__(self) -> bool:
         return self.outcome != "fail"
 
@@ -155,17 +161,50 @@ class GateResult(BriefRepr):
         """
         return {"outcome": self.outcome, **without_nan(asdict(self))}
 
-    def to_text(self) -> str:
-        """Return one line per verdict, and what follows from them.
+    def sections(self, top: int = TOP) -> list[Section]:
+        """Return the verdicts, and what follows from them.
+
+        Parameters
+        ----------
+        top : int, default=10
+            Not used: every verdict is shown.
 
         Returns
         -------
-        str
-            What ``fragility gate`` prints.
+        list of Section
+            One section.
         """
-        width = len("inconclusive")
-        lines = [f"{verdict.outcome:<{width}}  {verdict.sentence()}" for verdict in self.verdicts]
-        return "\n".join([*lines, *self._tell_stability(), self._conclude()])
+        told = [f"{line}." for line in (*self._tell_stability(), self._conclude())]
+        return [Section("verdicts", "", [self.tabulate(), Text(told)])]
+
+    def tabulate(self) -> Table:
+        """Return the verdicts as a table of a page.
+
+        Returns
+        -------
+        Table
+            One row per verdict.
+        """
+        rows = [
+            (
+                Cell(verdict.outcome, amiss=verdict.outcome != "pass"),
+                verdict.rule,
+                "all rows" if verdict.segment is None else verdict.segment,
+                verdict.finding(),
+            )
+            for verdict in self.verdicts
+        ]
+        return Table("", ("verdict", "rule", "segment", "finding"), rows, words=4)
+
+    def tables(self) -> dict[str, pa.Table]:
+        """Return the verdicts.
+
+        Returns
+        -------
+        dict of str to pyarrow.Table
+            ``verdicts``, one row each.
+        """
+        return {"verdicts": tabulate(Verdict, self.verdicts)}
 
     def _tell_stability(self) -> list[str]:
         """Return whether what was judged depends on the baseline: one line, or one per model where they differ."""
@@ -181,26 +220,6 @@ class GateResult(BriefRepr):
         about = f"about {' against '.join(named)}, by their means; " if max(sides) > 1 else ""
         text = f"{self.outcome}: {told} ({about}the verdicts hold together with {self.confidence:.0%} confidence)"
         return f"{text}; {FROM_ITSELF}" if self.from_itself else text
-
-    def to_markdown(self) -> str:
-        """Return a summary for a pull request.
-
-        Returns
-        -------
-        str
-            Markdown: a heading and a table.
-        """
-        audited = f"Audited: {_cell(', '.join(self.models))}"
-        if self.against:
-            audited += f"; against: {_cell(', '.join(self.against))}"
-        lines = [f"### Evidence gate: {SIGNS[self.outcome]} {self.outcome}", "", audited]
-        lines += ["", "| | rule | segment | finding |", "|---|---|---|---|"]
-        for verdict in self.verdicts:
-            segment = "all rows" if verdict.segment is None else verdict.segment
-            cells = [f"{SIGNS[verdict.outcome]} {verdict.outcome}", verdict.rule, segment, verdict.finding()]
-            lines.append(f"| {' | '.join(map(_cell, cells))} |")
-        told = [text for line in self._tell_stability() for text in ("", f"{_cell(line)}.")]
-        return "\n".join([*lines, *told, "", f"{self._conclude()}.", ""])
 
     def to_junit(self) -> str:
         """Return the verdicts as a JUnit test suite, which most CI systems show.
@@ -233,25 +252,13 @@ class GateResult(BriefRepr):
         ElementTree.indent(suite)
         return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(suite, encoding="unicode") + "\n"
 
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the verdicts as the file's name says: .json, .xml (JUnit), .md or .txt.
+    def _forms(self) -> Mapping[str, Callable[[], str]]:
+        return {**super(GateResult, self)._forms(), ".xml": self.to_junit}
 
-        Parameters
-        ----------
-        path : str or path
-            The file.
+    def _document(self) -> Document:
+        title = f"Evidence gate: {SIGNS[self.outcome]} {self.outcome}"
+        against = f"; against: {', '.join(self.against)}" if self.against else ""
+        return Document(title, f"Audited: {', '.join(self.models)}{against}", self.sections(), GENERATOR)
 
-        Returns
-        -------
-        Path
-            The file written.
-        """
-        return save_form(path, self.to_dict, {".xml": self.to_junit, ".md": self.to_markdown, ".txt": self.to_text})
-
-
-def _cell(text: str) -> str:
-    """Return text for a cell of a Markdown table, in which nothing is a mark-up."""
-    escaped = escape_controls(text)
-    for mark in "&\\|<>`*_[]":
-        escaped = escaped.replace(mark, f"&#{ord(mark)};")
-    return escaped
+    def _headline(self) -> str:
+        return self._conclude()

@@ -335,7 +335,7 @@ def _list_artifacts(
         return f"runs:/{run_id}/{name}/{file}"
 
     found = {
-        f"{name}/report": TextEvaluationArtifact(place(REPORT), report.html),
+        f"{name}/report": TextEvaluationArtifact(place(REPORT), report.to_html()),
         f"{name}/protocol": JsonEvaluationArtifact(place(PROTOCOL), certs.protocol.to_dict()),
         f"{name}/certificates": CertificatesArtifact(place(CERTIFICATES), certs),
     }

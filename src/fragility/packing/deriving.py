@@ -45,7 +45,7 @@ def derive(evidence: Evidence) -> Derived:
     )
     report = _say_place(report)
     numbers = json.dumps(report.to_dict(), ensure_ascii=False, allow_nan=False, indent=1) + "\n"
-    files = {PROTOCOL: audit.protocol.to_json(), REPORT: report.html, REPORT_NUMBERS: numbers}
+    files = {PROTOCOL: audit.protocol.to_json(), REPORT: report.to_html(), REPORT_NUMBERS: numbers}
     if verdicts is not None:
         files[VERDICTS] = json.dumps(verdicts.to_dict(), ensure_ascii=False, allow_nan=False, indent=2) + "\n"
         files[VERDICTS_TEXT] = verdicts.to_markdown()

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache, partial
-from importlib.resources import files
-
-from jinja2 import Environment, StrictUndefined, Template
-from markupsafe import Markup
 
 from fragility.base.text import replace_controls
 from fragility.blocks.baselines.comparison import name_stability
+from fragility.gate.verdicts import GateResult
 from fragility.packing.figures import AUDIT, LABELS, RELIABILITY, VERDICTS, Figure, describe_source, list_parities
 from fragility.packing.guidance import FRAMEWORKS, Finding
 from fragility.packing.sources import (
@@ -27,8 +23,23 @@ from fragility.packing.sources import (
     VERDICTS_TEXT,
     Evidence,
 )
+from fragility.pages.rendering import render_html, render_markdown_block
+from fragility.pages.sections import (
+    Block,
+    Cell,
+    Command,
+    Document,
+    Facts,
+    Lead,
+    Links,
+    Lists,
+    Notice,
+    Numbers,
+    Section,
+    Table,
+    Text,
+)
 from fragility.pages.wording import write_count
-from fragility.report.rendering import escape_markdown, escape_paragraph, render_document
 
 GENERATOR = "fragility pack"
 BIG = ("rows", "confident", "flips_after_one", "flips_early", "accuracy", "lost", "gate")
@@ -117,7 +128,7 @@ def render_index(evidence: Evidence, figures: Sequence[Figure], findings: Sequen
     early, confident = by_name["flips_early"], by_name["confident"]
     of_these = f"; of these {early.told} flip when one or two groups of evidence are lost" if confident.value else ""
     lead = [f"Of {by_name['rows'].shown} audited predictions {confident.shown} are confident{of_these}."]
-    protocol, compared = evidence.audit.protocol, evidence.audit.baselines
+    compared = evidence.audit.baselines
     if compared is not None:
         sentence = compared.sentence()
         lead.append(f"{sentence[0].upper()}{sentence[1:]}.")
@@ -125,43 +136,85 @@ def render_index(evidence: Evidence, figures: Sequence[Figure], findings: Sequen
         judged = f"Judged by declared rules: {evidence.verdicts.outcome}."
         lead.append(NO_VERDICT if evidence.verdicts.from_itself else judged)
     unlike = [found.b.name for found in evidence.parities if not found.agrees]
-    contents = [("figures", "Every figure and where it comes from")]
-    contents += [("gate", "Verdicts of the gate")] if evidence.verdicts is not None else []
-    contents += [("guidance", "What is asked of models"), ("check", "How to check it"), ("files", "Files")]
+    own_rules = evidence.verdicts is not None and evidence.verdicts.from_itself
+    big = [name for name in BIG if name in by_name and (name != "gate" or not own_rules)][:MOST_BIG]
+    sides = (
+        ("What was shown", tell_shown(evidence, by_name), False),
+        ("What was not", tell_missing(evidence, findings), True),
+    )
+    links = [(REPORT, "The report"), ("#figures", "Every figure with its source"), ("#check", "How to check this pack")]
+    summary: list[Block] = [
+        Lead(lead),
+        *([Notice(f"{', '.join(unlike)} is not the model that was audited.")] if unlike else []),
+        Numbers([_tell_number(by_name[name]) for name in big]),
+        Lists(sides),
+        Links([(label, link) for link, label in links]),
+    ]
+    sections = [
+        Section("summary", "What this pack shows, and what it does not", summary),
+        _show_figures(evidence, figures),
+        *([_show_verdicts(evidence.verdicts)] if evidence.verdicts is not None else []),
+        *_show_guidance(findings, by_name),
+        _show_checks(evidence),
+        Section("files", "Files", [_list_contents(evidence)]),
+    ]
+    return render_html(Document(title, byline, sections, GENERATOR))
+
+
+def _show_figures(evidence: Evidence, figures: Sequence[Figure]) -> Section:
+    text = (
+        "A figure of certificates is computed from their table in the folder audit; fragility pack check computes it "
+        "again. fragility verify computes the certificates themselves again, from the model and the rows."
+    )
+    rows = [(figure.told, figure.label, describe_source(figure.source, evidence.audit)) for figure in figures]
+    anchors = [f"figure-{figure.name}" for figure in figures]
+    table = Table("", ("Figure", "What it is", "Source"), rows, words=3, anchors=anchors)
+    return Section("figures", "Every figure and where it comes from", [Text([text]), table])
+
+
+def _show_verdicts(result: GateResult) -> Section:
+    outcome = "none, by rules from this very audit" if result.from_itself else result.outcome
+    text = "A verdict is inconclusive if the rows at hand cannot tell."
+    blocks: list[Block] = [Text([text]), Links([("The rules", RULES)]), result.tabulate()]
+    return Section("gate", f"Verdicts of the gate: {outcome}", blocks)
+
+
+def _show_guidance(findings: Sequence[Finding], by_name: dict[str, Figure]) -> list[Section]:
+    text = (
+        "Questions are in our own words. This is a map of evidence and no legal advice: a pack makes no model "
+        "compliant, and whoever relies on a text reads the text."
+    )
+    sections = [Section("guidance", "What is asked of models, and what this pack shows of it", [Text([text])])]
+    for framework in FRAMEWORKS:
+        rows = [
+            (
+                found.place,
+                found.asks,
+                Cell(found.status, amiss=found.status == "not covered"),
+                Cell(found.says, more=[(by_name[name].shown, f"#figure-{name}") for name in found.figures]),
+            )
+            for found in findings
+            if found.framework == framework.key
+        ]
+        table = Table("", ("Place", "Asks for", "Status", "What this pack shows, with its figures"), rows, words=4)
+        standing = Text([f"{framework.standing} Checked: {framework.checked}"])
+        sections.append(Section(f"guidance-{framework.key}", framework.name, [standing, table], level=3))
+    return sections
+
+
+def _show_checks(evidence: Evidence) -> Section:
+    manifest, protocol = evidence.audit.manifest, evidence.audit.protocol
     facts = [
         ("Model", f"{manifest.model.kind}, classes {', '.join(map(str, manifest.model.classes))}"),
-        ("Fingerprint", manifest.model.fingerprint),
+        ("Fingerprint", manifest.model.fingerprint or "none"),
         ("Rows", f"{manifest.input.rows:,}, digest {manifest.input.digest}"),
-        (
-            "Protocol",
-            f"{manifest.protocol_digest}, {len(protocol.groups)} groups, baseline {protocol.baseline}",
-        ),
+        ("Protocol", f"{manifest.protocol_digest}, {len(protocol.groups)} groups, baseline {protocol.baseline}"),
         ("Root of all certificates", manifest.root_digest),
         ("Signed by", ", ".join(evidence.signers) or "nobody"),
         ("Limits", manifest.limits),
     ]
-    own_rules = evidence.verdicts is not None and evidence.verdicts.from_itself
-    big = [name for name in BIG if name != "gate" or not own_rules]
-    body = _load_template().render(
-        title=title,
-        byline=byline,
-        lead=lead,
-        numbers=[_tell_number(by_name[name]) for name in big if name in by_name][:MOST_BIG],
-        warning=f"{', '.join(unlike)} is not the model that was audited." if unlike else "",
-        shown=tell_shown(evidence, by_name),
-        missing=tell_missing(evidence, findings),
-        contents=contents,
-        figures=figures,
-        names={figure.name: figure.shown for figure in figures},
-        describe=partial(describe_source, audit=evidence.audit),
-        verdicts=None if evidence.verdicts is None else evidence.verdicts.verdicts,
-        outcome="none, by rules from this very audit" if own_rules else getattr(evidence.verdicts, "outcome", None),
-        frameworks=[(each, [found for found in findings if found.framework == each.key]) for each in FRAMEWORKS],
-        checks=_list_checks(evidence),
-        facts=facts,
-        files=_list_contents(evidence),
-    )
-    return render_document(title, body, GENERATOR)
+    commands = [block for text, command in _list_checks(evidence) for block in (Text([text]), Command(command))]
+    return Section("check", "How to check it", [*commands, Facts(facts)])
 
 
 def _tell_number(figure: Figure) -> tuple[str, str]:
@@ -181,7 +234,7 @@ def _list_checks(evidence: Evidence) -> list[tuple[str, str]]:
     return found
 
 
-def _list_contents(evidence: Evidence) -> list[tuple[str, str]]:
+def _list_contents(evidence: Evidence) -> Table:
     """Return the files of a pack and what they hold."""
     held = "certificates, " if evidence.settings.certificates else ""
     found = [
@@ -211,20 +264,7 @@ def _list_contents(evidence: Evidence) -> list[tuple[str, str]]:
     found += [
         (name, "A comparison of the audited model with another artefact") for name in list_parities(evidence.folder)
     ]
-    return found
-
-
-@cache
-def _load_template() -> Template:
-    environment = Environment(
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=lambda value: value if isinstance(value, Markup) else replace_controls(value),
-    )
-    source = files("fragility.packing").joinpath("templates", "pack.html.jinja").read_text(encoding="utf-8")
-    return environment.from_string(source)
+    return Table("", ("File", "What it holds"), [(Cell(name, link=name), text) for name, text in found], words=2)
 
 
 # --- model card -------------------------------------------------------------------------------------------------
@@ -233,22 +273,16 @@ def _load_template() -> Template:
 def render_card(evidence: Evidence, figures: Sequence[Figure], findings: Sequence[Finding]) -> str:
     """Return Markdown for a model card, without a heading of its own: a card's sections have theirs."""
     by_name, manifest = {figure.name: figure for figure in figures}, evidence.audit.manifest
-    lines = [
+    opening = (
         "The evidence behind each prediction was removed group by group, the most important first, by a protocol. "
-        f"The model is known by the fingerprint `{manifest.model.fingerprint}`.",
-        "",
-        "| figure | |",
-        "|---|---:|",
-        *(f"| {escape_markdown(figure.label)} | {escape_markdown(figure.told)} |" for figure in figures),
-        "",
-        "Shown:",
-        "",
-        *(f"- {escape_paragraph(line)}" for line in tell_shown(evidence, by_name)),
-        "",
-        "Not shown:",
-        "",
-        *(f"- {escape_paragraph(line)}" for line in tell_missing(evidence, findings)),
-        "",
-        f"All figures follow from the certificates in the evidence pack ({INDEX}): `{CHECK}`.",
+        f"The model is known by the fingerprint {manifest.model.fingerprint}."
+    )
+    check = f"All figures follow from the certificates in the evidence pack ({INDEX}). To check them:"
+    blocks: list[Block] = [
+        Text([opening]),
+        Table("", ("figure", "value"), [(figure.label, figure.told) for figure in figures]),
+        Lists([("Shown", tell_shown(evidence, by_name), False), ("Not shown", tell_missing(evidence, findings), True)]),
+        Text([check]),
+        Command(CHECK),
     ]
-    return "\n".join(lines) + "\n"
+    return "\n\n".join(map(render_markdown_block, blocks)) + "\n"

@@ -20,9 +20,11 @@ if TYPE_CHECKING:
 TABLE_SUFFIXES = (".parquet", ".csv")
 
 
-def write_json(path: str | os.PathLike[str], document: Any) -> None:
-    """Write plain values as indented JSON; NaN is refused (see `without_nan`)."""
-    write_text(path, json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+def write_json(path: str | os.PathLike[str], document: Any, indent: int | None = 2) -> None:
+    """Write plain values as JSON, by default indented; NaN is refused (see `without_nan`)."""
+    separators = None if indent else (",", ":")
+    text = json.dumps(document, indent=indent, separators=separators, ensure_ascii=False, allow_nan=False)
+    write_text(path, text + "\n")
 
 
 def without_nan(value: Any) -> Any:

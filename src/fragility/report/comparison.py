@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fragility.audits.comparison import list_differences
+from fragility.pages.sections import Block, Figure, Lead, Notice, Section, Table, Text
 from fragility.pages.svg import draw_paired_shares
 from fragility.pages.wording import (
     shorten_name,
@@ -15,7 +16,6 @@ from fragility.pages.wording import (
     write_points_interval,
     write_share,
 )
-from fragility.report.blocks import Block, Figure, Lead, Notice, Section, Table, Text
 from fragility.report.figures import show_shares
 from fragility.report.modes import compare_modes
 from fragility.report.summary import AuditNumbers, Compared, PairedAudits, ReportSummary

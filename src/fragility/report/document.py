@@ -2,39 +2,40 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
 from fragility.analysis.segments import ByColumn
 from fragility.audits import Audit
 from fragility.base.errors import DataError
-from fragility.base.files import write_text
 from fragility.base.text import replace_controls
-from fragility.pages.saving import checked_suffix
+from fragility.pages.result import TOP, Result
+from fragility.pages.sections import Document, Section
 from fragility.parity import ModelParity
 from fragility.questions.reliability.outcomes import FailureProbability
 from fragility.questions.stress.labels import BrittleLabels
 from fragility.report.gathering import ReportedAudit, Settings, summarise
 from fragility.report.inputs import GivenRows
-from fragility.report.rendering import MARKER, render_fragment, render_html, render_markdown
+from fragility.report.sections import list_sections
+from fragility.report.sentences import write_byline, write_headline, write_title
 from fragility.report.summary import Byline, ReportSummary
 from fragility.scores import CONFIDENT
 
 REPORT_FILE = "report.html"
-SUFFIXES = (".html", ".md", ".json")
+GENERATOR = "fragility report"
+MARKER = f'<meta name="generator" content="{GENERATOR}">'  # of a file that a later report may replace
 RISK = 0.02
 
 
-@dataclass(frozen=True)
-class Report:
-    """A report on one audit or several: one HTML file for people, the same as Markdown, and its numbers as JSON.
+@dataclass(frozen=True, repr=False)
+class Report(Result):
+    """A report on one audit or several: one HTML file for people, the same as text or Markdown, its numbers as JSON.
 
     Made by :meth:`of`. The same audits give the same bytes; nothing is fetched when it is opened, and its size does
     not grow with the number of rows.
@@ -46,6 +47,8 @@ class Report:
     """
 
     summary: ReportSummary
+
+    _indent: ClassVar[int | None] = None  # it is large
 
     @classmethod
     def of(
@@ -144,15 +147,20 @@ class Report:
         settings = Settings(labels, brittle, min_confidence, risk, shown, by, byline, reliability, compared)
         return cls(summarise(asked, settings))
 
-    @property
-    def html(self) -> str:
-        """The report as one HTML document."""
-        return render_html(self.summary)
+    def sections(self, top: int = TOP) -> list[Section]:
+        """Return the whole report; the first section opens it.
 
-    @property
-    def markdown(self) -> str:
-        """The report as Markdown."""
-        return render_markdown(self.summary)
+        Parameters
+        ----------
+        top : int, default=10
+            Not used: the report says itself how much it shows.
+
+        Returns
+        -------
+        list of Section
+            What text, Markdown and HTML show.
+        """
+        return list_sections(self.summary)
 
     def to_dict(self) -> dict[str, Any]:
         """Return every number of the report.
@@ -164,37 +172,11 @@ class Report:
         """
         return self.summary.to_dict()
 
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the report; the file appears whole or not at all.
+    def _document(self) -> Document:
+        return Document(write_title(self.summary), write_byline(self.summary), self.sections(), GENERATOR)
 
-        Parameters
-        ----------
-        path : path
-            The file: ``.html``, ``.md`` or ``.json``.
-
-        Returns
-        -------
-        pathlib.Path
-            The file written.
-        """
-        target = Path(path)
-        suffix = checked_suffix(target, SUFFIXES)
-        if suffix == ".json":
-            text = json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n"
-        else:
-            text = self.html if suffix == ".html" else self.markdown
-        try:
-            write_text(target, text)
-        except OSError as error:
-            raise DataError(f"cannot write the report to {target}: {error.strerror or error}") from error
-        return target
-
-    def __repr__(self) -> str:
-        audits = ", ".join(audit.facts.name for audit in self.summary.audits)
-        return f"Report({audits}; show it in a notebook, or save it as .html, .md or .json)"
-
-    def _repr_html_(self) -> str:
-        return render_fragment(self.summary)
+    def _headline(self) -> str:
+        return write_headline(self.summary.audits[0])[0]
 
 
 def verify_command(folder: object, *words: object) -> str:

@@ -10,9 +10,9 @@ import fragility.pages.svg as svg
 from fragility.base.shares import Share
 from fragility.base.text import shorten
 from fragility.pages.curve import MarginCurve, draw_curve_svg
+from fragility.pages.sections import Figure, Table
 from fragility.pages.svg import ACCENT, FLIP, FLIP_TEXT, LEFT, QUIET, RIGHT, WIDTH, Scale
 from fragility.pages.wording import describe_curve, write_interval, write_known_part, write_percent
-from fragility.report.blocks import Figure, Table
 from fragility.report.sentences import describe_case
 from fragility.report.summary import AuditNumbers, Case, Loss, ModeNumbers, Quartiles, ReviewView, SetNumbers
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fragility.pages.sections import Block, Cell, Facts, Figure, Section, Table, Text
 from fragility.pages.svg import draw_paired_shares, draw_share_bar, draw_shares
 from fragility.pages.wording import (
     MODE_MEANINGS,
@@ -18,7 +19,6 @@ from fragility.pages.wording import (
     write_share,
 )
 from fragility.questions.modes.stability import describe_intervals
-from fragility.report.blocks import Block, Cell, Facts, Figure, Section, Table, Text
 from fragility.report.figures import draw_exposure
 from fragility.report.sentences import count_focus, name_focus
 from fragility.report.summary import AuditNumbers, Case, ModeNumbers, ModesNumbers, SetNumbers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fragility.pages.sections import Block, Facts, Notice, Section, Table, Text
 from fragility.parity.result import (
     CLEAN,
     ModelParity,
@@ -12,7 +13,6 @@ from fragility.parity.result import (
     tabulate_kinds,
     tabulate_reveals,
 )
-from fragility.report.blocks import Block, Facts, Notice, Section, Table, Text
 
 SHOWN_REVEALS = 10
 OPENING = (

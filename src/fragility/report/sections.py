@@ -10,23 +10,7 @@ import fragility.report.sentences as sentences
 from fragility.analysis.segments import SegmentShares
 from fragility.base.shares import share_of
 from fragility.base.text import shorten
-from fragility.pages.svg import draw_fifths, draw_share_bar, draw_shares
-from fragility.pages.wording import (
-    GLOSSARY,
-    LOSS_NAMES,
-    describe_expected_loss,
-    describe_first_group,
-    describe_operator,
-    describe_replacement,
-    join_names,
-    shorten_name,
-    write_count,
-    write_interval,
-    write_known,
-    write_part,
-    write_percent,
-)
-from fragility.report.blocks import (
+from fragility.pages.sections import (
     Block,
     Cases,
     CaseView,
@@ -42,6 +26,22 @@ from fragility.report.blocks import (
     TableCell,
     Text,
     count_cell,
+)
+from fragility.pages.svg import draw_fifths, draw_share_bar, draw_shares
+from fragility.pages.wording import (
+    GLOSSARY,
+    LOSS_NAMES,
+    describe_expected_loss,
+    describe_first_group,
+    describe_operator,
+    describe_replacement,
+    join_names,
+    shorten_name,
+    write_count,
+    write_interval,
+    write_known,
+    write_part,
+    write_percent,
 )
 from fragility.report.comparison import show_comparison, show_side_by_side
 from fragility.report.modes import list_case_intervals, list_case_modes, show_modes
@@ -457,7 +457,7 @@ def _show_cases(audit: AuditNumbers, prefix: str) -> Section:
         )
     rows = [
         (
-            Cell(shorten_name(case.id), key=key),
+            Cell(shorten_name(case.id), link=f"#{key}"),
             shorten_name(case.predicted),
             f"{case.confidence:.1%}",
             f"{case.exposure:.3f}",

@@ -7,9 +7,8 @@ replaying   a table of past rows
 following   days, reference, detectors, alarms
 losing      decisions expected to be lost at the current rates
 findings    alarms and figures, and how they are said
-prometheus  the same in Prometheus' text format
-page        the page over time
-outcome     `WatchResult`: text, JSON, page, Prometheus
+pictures    figures over time, drawn
+outcome     `WatchResult`: its page, and the text for Prometheus
 running     `watch`
 """
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import datetime as dt
 import math
 from dataclasses import dataclass
-from typing import Any
 
 from fragility.apps.watching.events import OF_FIELDS, STATES, Measure
 from fragility.apps.watching.following import Direction
-from fragility.base.text import BriefRepr, escape_controls
-from fragility.pages.wording import join_names, write_count, write_percent
+from fragility.base.text import escape_controls
+from fragility.pages.wording import write_count
 
 MEASURES: dict[str, str] = {
     "missing": "is missing",
@@ -239,102 +238,3 @@ def write_rate(value: float) -> str:
 def write_value(measure: str, value: float) -> str:
     """Return a value of a measure: a share, or a mean exposure."""
     return write_number(value) if measure == "exposure" else write_rate(value)
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class WatchFindings(BriefRepr):
-    """What happened over time; attributes as in `WatchResult`."""
-
-    alarms: tuple[Alarm, ...]
-    days: tuple[dt.date, ...]
-    decisions: tuple[int, ...]
-    without: tuple[int, ...]
-    changed: tuple[float, ...]
-    watched: tuple[Watched, ...]
-    loss: ExpectedLoss | None
-    models: tuple[str, ...]
-    source: str
-    settings: dict[str, Any]
-    notes: tuple[str, ...] = ()
-
-    def __bool__(self) -> bool:
-        return not self.open_alarms
-
-    @property
-    def open_alarms(self) -> tuple[Alarm, ...]:
-        """The alarms whose values are not back yet."""
-        return tuple(alarm for alarm in self.alarms if alarm.is_open)
-
-    @property
-    def is_watching(self) -> bool:
-        """Whether there are decisions after the reference, so that alarms can be raised."""
-        return self.settings["reference"] is not None
-
-    @property
-    def days_of_reference(self) -> int:
-        """How many of the days belong to the reference; none if they were moved away."""
-        reference = self.settings["reference"]
-        if reference is None:
-            return min(int(self.settings["reference_days"]), len(self.days))
-        return sum(day <= reference["last"] for day in self.days)
-
-    @property
-    def unit(self) -> str:
-        """What figures are of: ``day``, or ``audit`` for dated audits, which do not record the states of fields."""
-        return "day" if any(each.measure == "missing" for each in self.watched) else "audit"
-
-    @property
-    def last_days(self) -> str:
-        """The days or audits that current figures are of, in words."""
-        window = min(int(self.settings["window"]), len(self.days))
-        return f"the last {self.unit}" if window == 1 else f"the last {window} {self.unit}s"
-
-    @property
-    def rates(self) -> dict[str, float]:
-        """Share of recent decisions made without each evidence group, as :func:`assess_reliability` takes it."""
-        return {} if self.loss is None else {each.group: each.rate for each in self.loss.groups}
-
-    def headline(self) -> str:
-        """Return how many alarms are open, of how many decisions.
-
-        Returns
-        -------
-        str
-            One line.
-        """
-        total = write_count(sum(self.decisions), "decision")
-        span = f"{total} from {self.days[0]} to {self.days[-1]}"
-        if not self.is_watching:
-            wanted, had = self.settings["reference_days"], len(self.days)
-            if had < wanted:
-                return (
-                    f"{span}: the reference is not complete ({self.unit} {had} of {wanted}), no alarm can be raised yet"
-                )
-            return f"{span}: the reference is complete, alarms can be raised from the next {self.unit} on"
-        found = len(self.open_alarms)
-        return f"{span}: {write_count(found, 'open alarm') if found else 'no open alarm'}"
-
-    def recent_lines(self) -> list[str]:
-        """Return what is known of the last days.
-
-        Returns
-        -------
-        list of str
-            Exposure, share that flips early, fields that are missing or stale, decisions expected to be lost.
-        """
-        by_measure = {each.measure: each.recent for each in self.watched if each.name is None}
-        early, exposure = by_measure["flips_early"], by_measure["exposure"]
-        flips = f"{write_percent(early.value)} of confident decisions flip early" if early.decisions else NOT_CONFIDENT
-        lines = [f"over {self.last_days}: mean exposure {write_number(exposure.value)}, {flips}"]
-        for measure in STATES:
-            rates = [each for each in self.watched if each.measure == measure and each.recent.value > 0]
-            rates.sort(key=lambda each: -each.recent.value)
-            if rates:
-                listed = [f"{each.name} {write_rate(each.recent.value)}" for each in rates]
-                lines.append(f"{measure.replace('_', ' ')}: {join_names(listed, 5)}")
-        if self.loss is not None:
-            lines.append(
-                f"expected to be lost at these rates: {write_number(self.loss.per_day)} decisions per day "
-                f"({write_rate(self.loss.share)})"
-            )
-        return lines

@@ -1,24 +1,47 @@
-"""WatchResult: what happened over time, and the alarms; as text, JSON, a page and Prometheus text."""
+"""WatchResult: what happened over time, and the alarms; its page, and the text that Prometheus reads.
+
+The text is for the textfile collector of Prometheus' node exporter.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
-import json
-import os
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, TypeAlias
 
-from fragility.apps.watching.findings import WatchFindings
-from fragility.apps.watching.page import render_page
-from fragility.apps.watching.prometheus import render_prometheus
-from fragility.base.text import BriefRepr, escape_controls
-from fragility.pages.saving import save_form, without_nan
-from fragility.pages.wording import write_count
+from fragility.apps.watching.events import OF_FIELDS, STATES
+from fragility.apps.watching.findings import (
+    NOT_CONFIDENT,
+    Alarm,
+    ExpectedLoss,
+    Watched,
+    write_number,
+    write_rate,
+    write_value,
+)
+from fragility.apps.watching.pictures import draw_bars, draw_over_time
+from fragility.base.text import replace_controls, shorten
+from fragility.pages.rendering import render_text
+from fragility.pages.result import TOP, Result
+from fragility.pages.saving import without_nan
+from fragility.pages.sections import Block, Facts, Figure, Notice, Numbers, Section, Table, Text
+from fragility.pages.wording import join_names, write_count, write_percent
+
+SHOWN_GROUPS = 6
+MOST_PICTURES = 24  # of fields; the table has them all
+NAMES = {
+    "missing": "missing",
+    "stale": "stale",
+    "out_of_range": "outside the training range",
+    "repeated": "repeats the value before",
+}
+Labels: TypeAlias = dict[str, str]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class WatchResult(WatchFindings, BriefRepr):
+class WatchResult(Result):
     """What happened over time. It is true unless an alarm is open.
 
     Attributes
@@ -51,6 +74,104 @@ class WatchResult(WatchFindings, BriefRepr):
     watch : Makes one.
     """
 
+    alarms: tuple[Alarm, ...]
+    days: tuple[dt.date, ...]
+    decisions: tuple[int, ...]
+    without: tuple[int, ...]
+    changed: tuple[float, ...]
+    watched: tuple[Watched, ...]
+    loss: ExpectedLoss | None
+    models: tuple[str, ...]
+    source: str
+    settings: dict[str, Any]
+    notes: tuple[str, ...] = ()
+
+    _title: ClassVar[str] = "Decisions over time"
+    _generator: ClassVar[str] = "fragility watch"
+    SUFFIXES: ClassVar[tuple[str, ...]] = (".html", ".md", ".json", ".prom", ".txt")
+
+    def __bool__(self) -> bool:
+        return not self.open_alarms
+
+    @property
+    def open_alarms(self) -> tuple[Alarm, ...]:
+        """The alarms whose values are not back yet."""
+        return tuple(alarm for alarm in self.alarms if alarm.is_open)
+
+    @property
+    def is_watching(self) -> bool:
+        """Whether there are decisions after the reference, so that alarms can be raised."""
+        return self.settings["reference"] is not None
+
+    @property
+    def days_of_reference(self) -> int:
+        """How many of the days belong to the reference; none if they were moved away."""
+        reference = self.settings["reference"]
+        if reference is None:
+            return min(int(self.settings["reference_days"]), len(self.days))
+        return sum(day <= reference["last"] for day in self.days)
+
+    @property
+    def unit(self) -> str:
+        """What figures are of: ``day``, or ``audit`` for dated audits, which do not record the states of fields."""
+        return "day" if any(each.measure == "missing" for each in self.watched) else "audit"
+
+    @property
+    def last_days(self) -> str:
+        """The days or audits that current figures are of, in words."""
+        window = min(int(self.settings["window"]), len(self.days))
+        return f"the last {self.unit}" if window == 1 else f"the last {window} {self.unit}s"
+
+    @property
+    def rates(self) -> dict[str, float]:
+        """Share of recent decisions made without each evidence group, as :func:`assess_reliability` takes it."""
+        return {} if self.loss is None else {each.group: each.rate for each in self.loss.groups}
+
+    def headline(self) -> str:
+        """Return how many alarms are open, of how many decisions.
+
+        Returns
+        -------
+        str
+            One line.
+        """
+        total = write_count(sum(self.decisions), "decision")
+        span = f"{total} from {self.days[0]} to {self.days[-1]}"
+        if not self.is_watching:
+            wanted, had = self.settings["reference_days"], len(self.days)
+            if had < wanted:
+                return (
+                    f"{span}: the reference is not complete ({self.unit} {had} of {wanted}), no alarm can be raised yet"
+                )
+            return f"{span}: the reference is complete, alarms can be raised from the next {self.unit} on"
+        found = len(self.open_alarms)
+        return f"{span}: {write_count(found, 'open alarm') if found else 'no open alarm'}"
+
+    def recent_lines(self) -> list[str]:
+        """Return what is known of the last days.
+
+        Returns
+        -------
+        list of str
+            Exposure, share that flips early, fields that are missing or stale, decisions expected to be lost.
+        """
+        by_measure = {each.measure: each.recent for each in self.watched if each.name is None}
+        early, exposure = by_measure["flips_early"], by_measure["exposure"]
+        flips = f"{write_percent(early.value)} of confident decisions flip early" if early.decisions else NOT_CONFIDENT
+        lines = [f"over {self.last_days}: mean exposure {write_number(exposure.value)}, {flips}"]
+        for measure in STATES:
+            rates = [each for each in self.watched if each.measure == measure and each.recent.value > 0]
+            rates.sort(key=lambda each: -each.recent.value)
+            if rates:
+                listed = [f"{each.name} {write_rate(each.recent.value)}" for each in rates]
+                lines.append(f"{measure.replace('_', ' ')}: {join_names(listed, 5)}")
+        if self.loss is not None:
+            lines.append(
+                f"expected to be lost at these rates: {write_number(self.loss.per_day)} decisions per day "
+                f"({write_rate(self.loss.share)})"
+            )
+        return lines
+
     def to_dict(self) -> dict[str, Any]:
         """Return the plain form.
 
@@ -66,31 +187,39 @@ class WatchResult(WatchFindings, BriefRepr):
         plain: dict[str, Any] = without_nan(_plain(document))
         return plain
 
-    def to_json(self) -> str:
-        """Return everything as JSON.
-
-        Returns
-        -------
-        str
-            The text of the JSON file.
-        """
-        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-
-    def to_html(self) -> str:
-        """Return the page over time.
-
-        Returns
-        -------
-        str
-            One HTML document that opens offline.
-        """
-        return render_page(self)
-
-    def to_text(self, *, replay: bool = False) -> str:
-        """Return the alarms, then what is known of the last days.
+    def sections(self, top: int = TOP) -> list[Section]:
+        """Return the page over time, alarms first.
 
         Parameters
         ----------
+        top : int, default=10
+            Not used.
+
+        Returns
+        -------
+        list of Section
+            Alarms and the last days first.
+        """
+        sections = [Section("now", "Now", list(_tell_now(self)))]
+        if self.alarms:
+            sections.append(Section("alarms", "All alarms", [_list_alarms(self.alarms)]))
+        if self.loss is not None:
+            sections.append(Section("lost", "Decisions expected to be lost", list(_tell_losses(self))))
+        sections.append(Section("certificates", "Decisions and their certificates", list(_tell_certificates(self))))
+        fields = [each for each in self.watched if each.measure in OF_FIELDS]
+        if fields:
+            sections.append(Section("fields", "Fields", list(_tell_fields(self, fields))))
+        sections.append(Section("days", f"{self.unit.capitalize()} by {self.unit}", [_list_days(self)]))
+        sections.append(Section("how", "How alarms are raised", [_explain(self)]))
+        return sections
+
+    def to_text(self, top: int = TOP, *, replay: bool = False) -> str:
+        """Return the open alarms, then what is known of the last days; the page has the rest.
+
+        Parameters
+        ----------
+        top : int, default=10
+            Not used.
         replay : bool, default=False
             List every alarm that was ever raised, with the decision at which it would have been.
 
@@ -99,15 +228,7 @@ class WatchResult(WatchFindings, BriefRepr):
         str
             What ``fragility watch`` prints.
         """
-        lines = [self.headline()]
-        for alarm in self.alarms if replay else self.open_alarms:
-            at = f"after {alarm.decision_number:,} decisions: " if replay else ""
-            lines.append(f"  {'alarm' if alarm.is_open else 'ended'}  {at}{alarm.sentence()}")
-        ended = len(self.alarms) - len(self.open_alarms)
-        if ended and not replay:
-            lines.append(f"  {write_count(ended, 'earlier alarm')} ended by now")
-        lines += [f"  {escape_controls(line)}" for line in (*self.recent_lines(), *self.notes)]
-        return "\n".join(lines)
+        return render_text(self.sections()[: 2 if replay and self.alarms else 1])
 
     def to_prometheus(self) -> str:
         """Return the last days and the alarms in Prometheus' text format, for a textfile collector.
@@ -117,23 +238,16 @@ class WatchResult(WatchFindings, BriefRepr):
         str
             The metrics; field and class names are label values.
         """
-        return render_prometheus(self)
+        return _render_prometheus(self)
 
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the result as the file's name says: .html, .json, .prom (Prometheus) or .txt.
+    def _forms(self) -> Mapping[str, Callable[[], str]]:
+        return {**super(WatchResult, self)._forms(), ".prom": self.to_prometheus}
 
-        Parameters
-        ----------
-        path : str or path
-            The file.
+    def _byline(self) -> str:
+        return f"{self.source}, {self.days[0]} to {self.days[-1]}; model: {'; '.join(self.models)}"
 
-        Returns
-        -------
-        Path
-            The file written.
-        """
-        forms = {".html": self.to_html, ".prom": self.to_prometheus, ".txt": self.to_text}
-        return save_form(path, self.to_dict, forms)
+    def _headline(self) -> str:
+        return self.headline()
 
 
 def _plain(value: Any) -> Any:
@@ -142,3 +256,253 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _plain(each) for key, each in value.items()}
     return [_plain(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+
+# --- sections -----------------------------------------------------------------------------------------------
+
+
+def _tell_now(found: WatchResult) -> Sequence[Block]:
+    blocks: list[Block] = [Text([f"{found.headline()}."])]
+    blocks += [Notice(f"Alarm: {alarm.title}: {alarm.finding()}.") for alarm in found.open_alarms]
+    recent = {each.measure: each.recent for each in found.watched if each.name is None}
+    window = min(found.settings["window"], len(found.days))
+    per_day = sum(found.decisions[-window:]) / window
+    entries = [(write_number(per_day), f"decisions per {found.unit}")]
+    if found.loss is not None:
+        entries.append((write_number(found.loss.per_day), "of them expected to be lost at the current rates"))
+    if found.unit == "day":
+        without = sum(found.without[-window:]) / max(sum(found.decisions[-window:]), 1)
+        entries.append((write_rate(without), "made with a missing or stale field"))
+    early = recent["flips_early"]
+    told = "of confident decisions flip early" if early.decisions else "of the decisions are confident"
+    entries += [(write_percent(early.value), told), (write_number(recent["exposure"].value), "mean exposure")]
+    ended = len(found.alarms) - len(found.open_alarms)
+    earlier = [f"{write_count(ended, 'earlier alarm')} ended by now."] if ended else []
+    blocks += [Numbers(entries), Text([*earlier, *(f"{line}." for line in found.recent_lines()), *found.notes])]
+    return blocks
+
+
+def _list_alarms(alarms: Sequence[Alarm]) -> Table:
+    head = (
+        "what",
+        "raised",
+        "after decisions",
+        "since",
+        "value",
+        "reference",
+        "decisions affected",
+        "would change",
+        "ended",
+    )
+    rows = [
+        (
+            f"{alarm.title} ({'rise' if alarm.direction == 'up' else 'fall'})",
+            str(alarm.day),
+            f"{alarm.decision_number:,}",
+            str(alarm.since),
+            write_value(alarm.measure, alarm.value),
+            write_value(alarm.measure, alarm.reference),
+            f"{alarm.affected:,}",
+            "-" if alarm.changed is None else write_number(alarm.changed),
+            "open" if alarm.closed is None else str(alarm.closed),
+        )
+        for alarm in alarms
+    ]
+    return Table("Alarms in the order in which they were raised", head, rows, sortable=True)
+
+
+def _tell_losses(found: WatchResult) -> Sequence[Block]:
+    loss = found.loss
+    assert loss is not None
+    rows = [
+        (each.group, write_rate(each.rate), write_rate(each.importance), write_number(each.lost_per_day))
+        for each in loss.groups
+    ]
+    head = ("group", "decisions without it", "decisions that hang on it", "lost per day")
+    table = Table("Evidence groups, costliest first", head, rows[:SHOWN_GROUPS], sortable=True)
+    bars = draw_bars(found.days, loss.by_day, "Decisions expected to be lost")
+    caption = (
+        "Expected decisions lost: how often each group was missing or stale on the day, times how many decisions hang "
+        f"on it (to first order; from {loss.source}, {write_count(loss.rows, 'row')})."
+    )
+    blocks: list[Block] = [Figure([bars], caption, table)]
+    if len(rows) > SHOWN_GROUPS:
+        blocks.append(Table("All evidence groups", head, rows, folded=True, sortable=True))
+    if any(found.changed):
+        total = f"{round(sum(found.changed)):,}"
+        blocks.append(
+            Text(
+                [
+                    f"Of the {write_count(sum(found.without), 'decision')} made with a missing or stale field, about "
+                    f"{total} would have been decided differently with the field present (the sum of p_change in the "
+                    "log)."
+                ]
+            )
+        )
+    return blocks
+
+
+def _tell_certificates(found: WatchResult) -> Sequence[Block]:
+    titles = {
+        "exposure": "Mean exposure",
+        "flips_early": "Confident decisions that flip early (share)",
+        "decision": "Decisions for {} (share)",
+        "lost": "Decisions lost at the declared rates (share)",
+    }
+    pictures = [
+        _draw(found, each, titles[each.measure].format(each.name))
+        for measure in titles
+        for each in found.watched
+        if each.measure == measure and any(day.decisions for day in each.days)
+    ]
+    unit = found.unit
+    caption = (
+        f"Each dot is {'an' if unit == 'audit' else 'a'} {unit}, with its confidence sequence as a band. The grey bar "
+        f"marks the {unit}s of the reference, the dashed lines its bounds; a vertical line is an alarm."
+    )
+    return [Figure(pictures, caption, small=True)]
+
+
+def _tell_fields(found: WatchResult, fields: Sequence[Watched]) -> Sequence[Block]:
+    alarmed = {(alarm.measure, alarm.name) for alarm in found.alarms}
+    moving = [
+        each
+        for each in fields
+        if (each.measure, each.name) in alarmed or (each.measure in STATES and any(day.value > 0 for day in each.days))
+    ]
+    moving.sort(key=lambda each: ((each.measure, each.name) not in alarmed, -each.recent.value))
+    blocks: list[Block] = []
+    if moving:
+        pictures = [
+            _draw(found, each, f"{shorten(each.name, 26)}: {NAMES[each.measure]} (share of decisions)")
+            for each in moving[:MOST_PICTURES]
+        ]
+        left = len(moving) - len(pictures)
+        more = f" {write_count(left, 'quieter one')} only in the table." if left else ""
+        blocks.append(Figure(pictures, f"Share of decisions, those with alarms first.{more}", small=True))
+    else:
+        blocks.append(Text(["No field was missing, stale or outside its training range on any day."]))
+    by_name: dict[str, dict[str, str]] = {}
+    for each in fields:
+        told = f"{write_rate(each.recent.value)} (was {write_rate(each.reference)})"
+        by_name.setdefault(str(each.name), {})[each.measure] = told
+    rows = [(name, *(own.get(measure, "-") for measure in OF_FIELDS)) for name, own in by_name.items()]
+    head = ("field", *(NAMES[measure] for measure in OF_FIELDS))
+    blocks.append(Table("The last days, and the reference", head, rows, folded=True, sortable=True))
+    return blocks
+
+
+def _list_days(found: WatchResult) -> Table:
+    by = {each.measure: each for each in found.watched if each.name is None}
+    columns = {
+        found.unit: [str(day) for day in found.days],
+        "decisions": [f"{count:,}" for count in found.decisions],
+        "mean exposure": [write_number(day.value) for day in by["exposure"].days],
+        "flip early": [write_percent(day.value) for day in by["flips_early"].days],
+    }
+    if found.unit == "day":
+        columns["missing or stale field"] = [f"{count:,}" for count in found.without]
+    if found.loss is not None:
+        columns["expected lost"] = [write_number(lost) for lost in found.loss.by_day]
+    rows = list(zip(*columns.values(), strict=True))
+    return Table(f"{found.unit.capitalize()}s", tuple(columns), rows, folded=len(rows) > 14)
+
+
+def _explain(found: WatchResult) -> Facts:
+    settings, unit, count = found.settings, found.unit, found.settings["reference_days"]
+    first = f"the first {unit}" if count == 1 else f"the first {count} {unit}s"
+    told = settings["reference"]
+    span = "" if told is None else f" ({told['first']} to {told['last']}, {write_count(told['decisions'], 'decision')})"
+    return Facts(
+        [
+            ("reference", f"{first} with decisions{span}, unless rates were declared or a released audit was given"),
+            (
+                "alarm",
+                "the reference has left the confidence sequence of the stream. All streams together raise a false "
+                f"alarm within {settings['horizon']} {unit}s with a probability of at most {settings['alpha']:g}, "
+                "however often one looks, if decisions are drawn as in the reference",
+            ),
+            ("allowance", f"{settings['allowance']:g} beyond the bounds of the reference"),
+            ("ended", "the decisions since speak for a return, a hundred to one, or are within the bound on average"),
+            ("band", f"the confidence sequence of one {unit} by itself, {1 - settings['alpha']:.0%}"),
+        ]
+    )
+
+
+def _draw(found: WatchResult, watched: Watched, title: str) -> str:
+    raised = [alarm for alarm in found.alarms if (alarm.measure, alarm.name) == (watched.measure, watched.name)]
+    return draw_over_time(found.days, watched, title, raised, found.days_of_reference)
+
+
+# --- Prometheus ---------------------------------------------------------------------------------------------
+
+
+def _render_prometheus(found: WatchResult) -> str:
+    """Return all metrics."""
+    return "".join(_write_metric(*metric) for metric in _list_metrics(found))
+
+
+def _list_metrics(found: WatchResult) -> list[tuple[str, str, list[tuple[Labels, float]]]]:
+    """Return name, help and samples of each metric."""
+    named = {**dict.fromkeys(OF_FIELDS, "field"), "decision": "class"}
+    recent: dict[str, list[tuple[Labels, float]]] = {}
+    for each in found.watched:
+        labels = {} if each.name is None else {named[each.measure]: each.name}
+        recent.setdefault(each.measure, []).append((labels, each.recent.value))
+    help_of = {
+        "missing": ("missing_ratio", "Share of recent decisions without the field."),
+        "stale": ("stale_ratio", "Share of recent decisions on a stale value of the field."),
+        "out_of_range": ("out_of_range_ratio", "Share of recent decisions on a value outside the training range."),
+        "repeated": ("repeated_ratio", "Share of recent decisions that hold the value of the one before."),
+        "flips_early": ("flips_early_ratio", "Share of recent confident decisions that flip within two groups."),
+        "decision": ("decision_ratio", "Share of recent decisions for the class."),
+        "exposure": ("exposure_mean", "Mean exposure of recent decisions."),
+        "lost": ("lost_ratio", "Mean failure probability of recent decisions at the declared rates."),
+    }
+    metrics: list[tuple[str, str, list[tuple[Labels, float]]]] = [
+        ("alarms_open", "Alarms whose values are not back yet.", [({}, float(len(found.open_alarms)))]),
+        (
+            "alarm",
+            "1 for each open alarm, with the day on which it was raised.",
+            [
+                (
+                    {"measure": a.measure, "name": a.name or "", "direction": a.direction, "raised": a.day.isoformat()},
+                    1.0,
+                )
+                for a in found.open_alarms
+            ],
+        ),
+        (
+            "alarm_affected_decisions",
+            "Decisions that each open alarm concerns.",
+            [
+                ({"measure": a.measure, "name": a.name or "", "direction": a.direction}, float(a.affected))
+                for a in found.open_alarms
+            ],
+        ),
+        ("decisions", "Decisions read.", [({}, float(sum(found.decisions)))]),
+        *((name, told, samples) for measure, samples in recent.items() for name, told in [help_of[measure]]),
+    ]
+    if found.loss is not None:
+        lost = "Decisions expected to be lost per day at the recent rates."
+        metrics.append(("expected_lost_per_day", lost, [({}, found.loss.per_day)]))
+        groups = [({"group": each.group}, each.lost_per_day) for each in found.loss.groups]
+        metrics.append(("expected_lost_per_day_by_group", "The same, because of one evidence group.", groups))
+    midnight = dt.datetime.combine(found.days[-1], dt.time(), dt.UTC).timestamp()
+    metrics.append(("last_day_timestamp_seconds", "The last day with decisions.", [({}, midnight)]))
+    return metrics
+
+
+def _write_metric(name: str, told: str, samples: Sequence[tuple[Labels, float]]) -> str:
+    full = f"fragility_watch_{name}"
+    lines = [f"# HELP {full} {told}", f"# TYPE {full} gauge"]
+    for labels, value in samples:
+        inside = ",".join(f'{key}="{escape_label(text)}"' for key, text in labels.items())
+        lines.append(f"{full}{f'{{{inside}}}' if inside else ''} {'NaN' if math.isnan(value) else repr(float(value))}")
+    return "\n".join(lines) + "\n"
+
+
+def escape_label(text: str) -> str:
+    """Return a label value as Prometheus' text format quotes it; control characters become U+FFFD."""
+    plain = replace_controls(text.replace("\r", "\ufffd"))
+    return plain.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

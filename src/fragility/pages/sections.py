@@ -1,6 +1,7 @@
-"""Blocks: what a section of the report is made of, before it is HTML or Markdown.
+"""Sections: what a page is made of, before it is terminal text, Markdown or HTML.
 
-A block holds text, numbers as text, and pictures. Nothing here is escaped except the pictures, which are SVG.
+A section is a heading and blocks; a block holds text, numbers as text, and pictures. Nothing here is escaped except the
+pictures, which are SVG.
 """
 
 from __future__ import annotations
@@ -36,6 +37,18 @@ class Facts(NamedTuple):
     entries: Sequence[tuple[str, str]]
 
 
+class Lists(NamedTuple):
+    """Lists beside each other: (heading, items, whether they are what is missing)."""
+
+    entries: Sequence[tuple[str, Sequence[str], bool]]
+
+
+class Links(NamedTuple):
+    """Where to read on: (label, link)."""
+
+    entries: Sequence[tuple[str, str]]
+
+
 class Command(NamedTuple):
     """A command to type."""
 
@@ -43,11 +56,13 @@ class Command(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """A cell with a bar beside its number, or one that leads to another place of the report."""
+    """A cell with a bar beside its number, one that leads elsewhere, or one that says that something is amiss."""
 
     text: str
     bar: str = ""
-    key: str = ""
+    link: str = ""  # "#key" of a place on the page, or a file beside it
+    amiss: bool = False
+    more: Sequence[tuple[str, str]] = ()  # further links: (label, link)
 
     def __str__(self) -> str:
         return self.text
@@ -62,7 +77,11 @@ def count_cell(count: int, rows: int) -> TableCell:
 
 
 class Table(NamedTuple):
-    """A table; the first column names the row, the others are numbers."""
+    """A table; its first columns are words, the others numbers.
+
+    head: empty for a table without one. words: how many columns are words. more: how many rows were left out.
+    anchors: what each row is called by links, if anything leads to it.
+    """
 
     caption: str
     head: Sequence[str]
@@ -70,6 +89,9 @@ class Table(NamedTuple):
     folded: bool = False
     sortable: bool = False
     wrapped: bool = False  # its cells may take several lines
+    words: int = 1
+    more: int = 0
+    anchors: Sequence[str] = ()
 
 
 class Figure(NamedTuple):
@@ -85,7 +107,7 @@ class Lead(NamedTuple):
     """The sentences a reader should take away, with the picture that shows them."""
 
     paragraphs: Sequence[str]
-    figure: Figure
+    figure: Figure | None = None
 
 
 class PathStep(NamedTuple):
@@ -98,7 +120,7 @@ class PathStep(NamedTuple):
 
 
 class CaseView(NamedTuple):
-    """One case as text, with its small curve."""
+    """One prediction as text, with its small curve."""
 
     key: str
     heading: str
@@ -113,12 +135,12 @@ class CaseView(NamedTuple):
 
 
 class Cases(NamedTuple):
-    """The most fragile cases."""
+    """Several predictions, one after the other."""
 
     cases: Sequence[CaseView]
 
 
-Block: TypeAlias = Text | Lead | Notice | Numbers | Facts | Table | Figure | Cases | Command
+Block: TypeAlias = Text | Lead | Notice | Numbers | Facts | Lists | Links | Table | Figure | Cases | Command
 
 
 class Section(NamedTuple):
@@ -128,3 +150,12 @@ class Section(NamedTuple):
     heading: str
     blocks: Sequence[Block] = ()
     level: int = 2
+
+
+class Document(NamedTuple):
+    """A title, who made it and what of, and sections; the first one opens it, the contents follow that one."""
+
+    title: str
+    byline: str
+    sections: Sequence[Section]
+    generator: str = "fragility report"
