@@ -59,8 +59,8 @@ MAY_NAME_A_PLATFORM |= {"mlflow": {"models.mlflow_store", "integrations.mlflow_e
 MAY_IMPORT_MLFLOW = {"integrations.mlflow_evaluator"}  # loaded by MLflow itself, through its entry point
 MAY_IMPORT_NUMBA = {"engines.kernels.compiling"}
 # A web framework, DuckDB; loaded by one command.
-MAY_IMPORT_WEB = {f"apps.review.{name}" for name in ("app", "case_desk", "desk", "queries", "serving")}
-MAY_IMPORT_WEB |= {"apps.serving.app", "apps.serving.metrics", "apps.serving.server"}  # and Prometheus
+MAY_IMPORT_WEB = {f"apps.review.{name}" for name in ("app", "case_desk", "desk", "queries")}
+MAY_IMPORT_WEB |= {"apps.server", "apps.serving.app", "apps.serving.metrics"}  # and Prometheus
 # Loaded by functions of the engine, since they load numba.
 LOADED_WHEN_USED = {"engines.kernels", *(f"engines.trees.{name}" for name in ("scoring", "values", "pieces", "tables"))}
 LOADED_WHEN_USED |= {"engines.wrapped.members"}

@@ -14,9 +14,9 @@ import pandas as pd
 from starlette.testclient import TestClient
 
 import fragility as fg
+from fragility.apps.guards import Sessions
 from fragility.apps.review.app import create_app
 from fragility.apps.review.desk import Workbench
-from fragility.apps.review.guards import Sessions
 from fragility.apps.review.missing import ChangeSearch
 from fragility.apps.review.queries import CaseIndex
 from fragility.apps.review.rows import WhatIf, match_rows

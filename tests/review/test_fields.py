@@ -165,7 +165,10 @@ def test_a_page_asks_for_its_fields(bench, dated):
     answer = ana.post(f"{case}/whatif", json={"severities": {}, "values": {"visits": 3}})
     assert answer.status_code == 200 and set(answer.json()) >= {"predicted", "margin", "flipped"}
     refused = ana.post(f"{case}/whatif", json={"severities": {}, "values": [3]})
-    assert refused.status_code == 400 and refused.json() == {"error": "values must be an object from field to a value"}
+    assert (
+        refused.status_code == 400
+        and refused.json()["error"]["message"] == "values must be an object from field to a value"
+    )
 
 
 def test_intervals_of_the_certificates_are_shown_without_a_search(dated, tmp_path):
@@ -192,7 +195,10 @@ def test_fields_are_guarded_and_need_the_model(bench, dated, tmp_path):
     assert stranger(bench, host="evil.example").get(f"{case}/fields").status_code == 403
     with workbench(dated, tmp_path / "other.sqlite", data=False) as without:
         ben = reviewer(without, "Ben")
-        assert ben.get(f"{case}/fields").status_code == 404 and "--model" in ben.get(f"{case}/fields").json()["error"]
+        assert (
+            ben.get(f"{case}/fields").status_code == 404
+            and "--model" in ben.get(f"{case}/fields").json()["error"]["message"]
+        )
         assert "wi-fields" not in ben.get(case).text
 
 

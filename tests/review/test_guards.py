@@ -6,9 +6,10 @@ import socket
 import pytest
 from workbench import ADDRESS, HOST, PORT, keys, reviewer, stranger, workbench
 
-from fragility.apps.review.guards import BODY_LIMIT, HEADERS, Sessions, random_host, split_token
-from fragility.apps.review.serving import LOOPBACK, Place, PortError, listen
+from fragility.apps.guards import BODY_LIMIT, HEADERS, Sessions, random_host, split_token
+from fragility.apps.review.serving import LOOPBACK, Place, listen
 from fragility.apps.review.views import View
+from fragility.apps.server import AddressError
 
 PAGES = ["/", "/queue", "/who", "/team", "/bulk", "/export/decisions.csv", "/static/review.css", "/nothing"]
 
@@ -248,7 +249,7 @@ def test_it_listens_on_this_machine_only():
     assert len({each.getsockname()[1] for each in first}) == 1
     for each in first:
         each.listen()
-    with pytest.raises(PortError, match="choose another --port"):
+    with pytest.raises(AddressError, match="choose another --port"):
         listen(first[0].getsockname()[1])
     second = listen(None)  # the usual port is taken, perhaps by the first
     assert second[0].getsockname() != first[0].getsockname() and second[0].family == socket.AF_INET
@@ -290,7 +291,7 @@ def test_a_port_that_someone_else_has_on_the_other_loopback_address_is_not_taken
     except OSError:
         pytest.skip("this machine has no ::1")
     squatter.listen()
-    with pytest.raises(PortError, match="choose another --port"):
+    with pytest.raises(AddressError, match="choose another --port"):
         listen(squatter.getsockname()[1])
     squatter.close()
 
@@ -301,4 +302,4 @@ def test_a_queue_needs_a_name_first(bench):
     client.get(sessions.new_address())
     assert client.get(f"/queue?{View(label='bad').address()}").headers["location"].startswith("/who?next=%2Fqueue%3F")
     assert client.post("/next", data={"view": ""}).status_code == 403
-    assert client.get("/case/1-2/state").json() == {"error": "say who you are first, then try again"}
+    assert client.get("/case/1-2/state").json()["error"]["message"] == "say who you are first, then try again"

@@ -142,7 +142,7 @@ def test_a_case_without_missing_fields_says_nothing_of_it(bench):
     case = case_of(bench, 4)
     assert "Decided without" not in ana.get(case).text
     refused = ana.get(f"{case}/missing")
-    assert refused.status_code == 404 and refused.json()["error"] == "no field of this case is missing"
+    assert refused.status_code == 404 and refused.json()["error"]["message"] == "no field of this case is missing"
 
 
 def test_it_is_guarded_and_needs_the_model(bench, gappy, tmp_path):
@@ -152,7 +152,10 @@ def test_it_is_guarded_and_needs_the_model(bench, gappy, tmp_path):
     with workbench(gappy, tmp_path / "other.sqlite", data=False) as without:
         ben = reviewer(without, "Ben")
         refused = ben.get(f"{case}/missing")
-        assert refused.status_code == 404 and "start the workbench with --model and --data" in refused.json()["error"]
+        assert (
+            refused.status_code == 404
+            and "start the workbench with --model and --data" in refused.json()["error"]["message"]
+        )
         assert "Decided without" not in ben.get(case).text  # without the rows nobody knows what is missing
 
 
@@ -168,7 +171,7 @@ def test_a_protocol_without_values_is_told(tmp_path):
     with workbench(made, tmp_path / "review.sqlite") as bench:
         refused = reviewer(bench, "Ana").get(f"{case_of(bench, 0)}/missing")
         assert refused.status_code == 400
-        assert "what 'duration' might hold is not known" in refused.json()["error"]
+        assert "what 'duration' might hold is not known" in refused.json()["error"]["message"]
 
 
 def test_nobody_waits_for_a_model_that_is_busy(bench, monkeypatch):

@@ -64,9 +64,9 @@ def serve(case, answering) -> Callable[..., Any]:
     """Return `serve(log=None, ...)`: a client of an application in this process, and the service behind it."""
     from starlette.testclient import TestClient
 
+    from fragility.apps.guards import GuardRules
     from fragility.apps.serving.app import ServiceRules, create_app
     from fragility.apps.serving.batching import BatchRules
-    from fragility.apps.serving.guards import GuardRules
     from fragility.apps.serving.log import SealingRules, ServingLog
 
     @contextmanager

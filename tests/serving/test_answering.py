@@ -16,10 +16,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
 
 import fragility as fg
+from fragility.apps.guards import RequestError
 from fragility.apps.serving.answering import Answering
 from fragility.apps.serving.log import ServingLog, list_audits, read_events
 from fragility.apps.serving.pages import describe_api
-from fragility.apps.serving.requests import RequestError, RequestReader, example_row
+from fragility.apps.serving.requests import RequestReader, example_row
 from fragility.auditing.auditor import Auditor
 from fragility.base.errors import ProtocolError
 

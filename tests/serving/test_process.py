@@ -29,7 +29,8 @@ pytest.importorskip("prometheus_client", reason="the extra `serve` is not instal
 pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 uvicorn = pytest.importorskip("uvicorn", reason="the extra `serve` is not installed")
 
-from fragility.apps.serving.server import Connection, listen  # noqa: E402
+from fragility.apps.server import Connection  # noqa: E402
+from fragility.apps.serving.server import listen  # noqa: E402
 
 TOKEN = "a-token-of-32-letters-and-digits"
 
@@ -165,8 +166,8 @@ def listen_in_process(serve, **guards) -> Iterator[Callable[[], socket.socket]]:
 @pytest.fixture
 def connect(case, serve, monkeypatch) -> Iterator[Callable[[], socket.socket]]:
     """Return `connect()`, a connection to a server in this process that waits half a second for heads."""
-    monkeypatch.setattr("fragility.apps.serving.server.HEAD_SECONDS", 0.5)
-    monkeypatch.setattr("fragility.apps.serving.server.MOST_CONNECTIONS", 3)
+    monkeypatch.setattr("fragility.apps.server.HEAD_SECONDS", 0.5)
+    monkeypatch.setattr("fragility.apps.server.MOST_CONNECTIONS", 3)
     with listen_in_process(serve) as connect:
         yield connect
 
@@ -259,8 +260,8 @@ def drip(connection: socket.socket, seconds: float) -> bytes:
 @pytest.mark.parametrize("status", KINDS)
 def test_a_refused_client_cannot_keep_its_connection(serve, monkeypatch, status) -> None:
     """Nor others out: with two connections at a time, health checks are answered while strangers drip."""
-    monkeypatch.setattr("fragility.apps.serving.server.MOST_CONNECTIONS", 3)
-    monkeypatch.setattr("fragility.apps.serving.guards.DRAIN_SECONDS", 0.3)
+    monkeypatch.setattr("fragility.apps.server.MOST_CONNECTIONS", 3)
+    monkeypatch.setattr("fragility.apps.guards.DRAIN_SECONDS", 0.3)
     with listen_in_process(serve, token=TOKEN, most_seconds=0.5) as connect:
         strangers = [connect(), connect()]
         for connection in strangers:
@@ -275,7 +276,7 @@ def test_a_refused_client_cannot_keep_its_connection(serve, monkeypatch, status)
 
 def test_a_body_that_nobody_reads_does_not_keep_a_connection(serve, monkeypatch) -> None:
     """A health check needs no token, and its body is not read."""
-    monkeypatch.setattr("fragility.apps.serving.server.HEAD_SECONDS", 0.5)
+    monkeypatch.setattr("fragility.apps.server.HEAD_SECONDS", 0.5)
     with listen_in_process(serve, token=TOKEN) as connect:
         connection = connect()
         connection.sendall(HEAD + b"Content-Length: 1000\r\n\r\n")
@@ -283,7 +284,7 @@ def test_a_body_that_nobody_reads_does_not_keep_a_connection(serve, monkeypatch)
 
 
 def test_an_answer_that_is_never_read_does_not_keep_a_connection(case, serve, monkeypatch) -> None:
-    monkeypatch.setattr("fragility.apps.serving.server.UNREAD_SECONDS", 0.4)
+    monkeypatch.setattr("fragility.apps.server.UNREAD_SECONDS", 0.4)
     seen: list[Connection] = []
     made = Connection.connection_made
     monkeypatch.setattr(Connection, "connection_made", lambda self, *given: seen.append(self) or made(self, *given))

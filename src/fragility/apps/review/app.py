@@ -18,12 +18,12 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 import fragility.apps.review.pages as pages
+from fragility.apps.guards import BrowserGuards, RequestError, Sessions
 from fragility.apps.review.case_desk import CaseDesk
 from fragility.apps.review.desk import Desk, Form, UnnamedError, Workbench, find_session, keep_inside, redirect, render
-from fragility.apps.review.guards import Guards, Sessions
 from fragility.apps.review.history import DECISIONS, blind_pairs, cohens_kappa, escape_formulas, tabulate_decisions
 from fragility.apps.review.store import ConflictError, RefusedError, StoreError, check_name
-from fragility.apps.review.views import FilterError, View, ViewError, read_name
+from fragility.apps.review.views import FilterError, View, read_name
 from fragility.base.errors import CertificateError, FragilityError
 
 STATIC = {"review.css": "text/css", "review.js": "text/javascript", "icon.svg": "image/svg+xml"}
@@ -33,7 +33,7 @@ BULKS = 50  # actions on many cases that Team lists, beside one's own that still
 MOST_ASKED = 1000  # second reviews in one request
 
 
-def create_app(bench: Workbench, sessions: Sessions) -> Guards:
+def create_app(bench: Workbench, sessions: Sessions) -> BrowserGuards:
     """Return the guarded application."""
     desk, one = QueueDesk(bench, sessions), CaseDesk(bench, sessions)
     app = FastAPI(title="fragility review", docs_url=None, redoc_url=None, openapi_url=None)
@@ -56,23 +56,24 @@ def create_app(bench: Workbench, sessions: Sessions) -> Guards:
     @app.exception_handler(UnnamedError)
     async def ask_name(request: Request, error: Exception) -> Response:
         if request.method != "GET" or _wants_json(request):
-            return _refuse(request, desk, 403, "say who you are first, then try again")
+            return _refuse(request, desk, RequestError(403, "unnamed", "say who you are first, then try again"))
         query = f"?{request.url.query}" if request.url.query else ""
         return redirect("/who", next=request.url.path + query)
 
     @app.exception_handler(FragilityError)
     async def explain(request: Request, error: Exception) -> Response:
-        status = next(status for kind, status in STATUS if isinstance(error, kind))
-        return _refuse(request, desk, status, str(error))
+        status, code = next(answer for kind, answer in ANSWERS.items() if isinstance(error, kind))
+        return _refuse(request, desk, RequestError(status, code, error))
 
     @app.exception_handler(HTTPException)
     @app.exception_handler(Exception)
     async def give_up(request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500
-        sentence = "there is no such page" if status == 404 else "this request cannot be answered"
-        return _refuse(request, desk, status, sentence)
+        if status == 404:
+            return _refuse(request, desk, RequestError(404, "not_found", "there is no such page"))
+        return _refuse(request, desk, RequestError(status, "unexpected", "this request cannot be answered"))
 
-    return Guards(app, sessions)
+    return BrowserGuards(app, sessions)
 
 
 class QueueDesk(Desk):
@@ -226,17 +227,17 @@ def _explain_none(view: View, waiting: int, skipped: bool, parked: int, claimed:
 
 # --- errors -------------------------------------------------------------------------------------------------
 
-STATUS: tuple[tuple[type[Exception], int], ...] = (
-    (ConflictError, 409), (RefusedError, 422), (ViewError, 400), (StoreError, 503), (CertificateError, 404),
-    (FragilityError, 400),
-)  # fmt: skip
+ANSWERS: dict[type[Exception], tuple[int, str]] = {  # status and code; the first kind that fits
+    ConflictError: (409, "conflict"), RefusedError: (422, "refused"), StoreError: (503, "not_stored"),
+    CertificateError: (404, "not_found"), FragilityError: (400, "not_answerable"),
+}  # fmt: skip
 
 
 def _wants_json(request: Request) -> bool:
     return request.url.path.endswith(("/whatif", "/state", "/values", "/fields", "/missing"))
 
 
-def _refuse(request: Request, desk: Desk, status: int, sentence: str) -> Response:
+def _refuse(request: Request, desk: Desk, error: RequestError) -> Response:
     if _wants_json(request):
-        return JSONResponse({"error": sentence}, status_code=status)
-    return render(pages.ErrorPage(desk.frame(request, "Not possible"), sentence), status)
+        return JSONResponse(error.to_dict(), error.status)
+    return render(pages.ErrorPage(desk.frame(request, "Not possible"), str(error)), error.status)

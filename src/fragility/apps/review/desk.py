@@ -13,7 +13,7 @@ from fastapi import Depends, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 import fragility.apps.review.pages as pages
-from fragility.apps.review.guards import SESSION, Session, Sessions
+from fragility.apps.guards import SESSION, Session, Sessions
 from fragility.apps.review.history import DEFAULT_REASONS, WORDS
 from fragility.apps.review.missing import ChangeSearch
 from fragility.apps.review.queries import CANDIDATES, CaseIndex, QueuedCase, case_key

@@ -6,36 +6,31 @@ import errno
 import json
 import os
 import re
-import signal
 import socket
-import sys
 import tempfile
 import threading
 import webbrowser
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
-import uvicorn
-
 from fragility.analysis.policy import ReviewPolicy
+from fragility.apps.guards import Sessions, random_host
 from fragility.apps.review.app import create_app
 from fragility.apps.review.desk import Workbench
-from fragility.apps.review.guards import LOOPBACK, Sessions, random_host
 from fragility.apps.review.history import DEFAULT_REASONS
 from fragility.apps.review.missing import ChangeSearch
 from fragility.apps.review.queries import CaseIndex
 from fragility.apps.review.rows import WhatIf, match_rows
 from fragility.apps.review.stability import StabilitySearch
 from fragility.apps.review.store import STORE_FILE, Store
-from fragility.base.errors import FragilityError
+from fragility.apps.server import AddressError, Server, bind
 from fragility.models import Model
 
-LOOPBACK_V6 = "::1"
+LOOPBACK, LOOPBACK_V6 = "127.0.0.1", "::1"
 USUAL_PORT = 8808
 ATTEMPTS = 20  # free ports tried until one is free on both loopback addresses
 NO_IPV6 = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT)
@@ -46,10 +41,6 @@ REDIRECT = """<!doctype html>
 <meta http-equiv="refresh" content="0; url={address}"><title>fragility review</title></head>
 <body><p><a href="{address}">Open the workbench</a></p></body></html>
 """
-
-
-class PortError(FragilityError):
-    """The port asked for cannot be used."""
 
 
 def open_workbench(
@@ -118,35 +109,23 @@ def listen(port: int | None, usual: int | None = None) -> tuple[socket.socket, .
     Browsers take a name under .localhost to ::1 first. Whoever listened there on our port would be given the token, so
     the port must be ours on both addresses.
     """
-    wanted = (usual or USUAL_PORT, *[0] * ATTEMPTS) if port is None else (port,)
-    for attempt, number in enumerate(wanted, start=1):
+    numbers = (usual or USUAL_PORT, *[0] * ATTEMPTS) if port is None else (port,)
+    for attempt, number in enumerate(numbers, start=1):
         try:
-            first = _bind(socket.AF_INET, LOOPBACK, number)
+            first = bind(socket.AF_INET, (LOOPBACK, number))
             try:
-                return first, _bind(socket.AF_INET6, LOOPBACK_V6, first.getsockname()[1])
+                return first, bind(socket.AF_INET6, (LOOPBACK_V6, first.getsockname()[1]))
             except OSError as error:
                 if error.errno in NO_IPV6:  # then nobody else can listen there either
                     return (first,)
                 first.close()
                 raise
         except OSError as error:
-            if error.errno not in (errno.EADDRINUSE, errno.EACCES) or attempt == len(wanted):
-                raise PortError(f"cannot listen on port {number}: {error.strerror}; choose another --port") from error
+            if error.errno not in (errno.EADDRINUSE, errno.EACCES) or attempt == len(numbers):
+                raise AddressError(
+                    f"cannot listen on port {number}: {error.strerror}; choose another --port"
+                ) from error
     raise AssertionError
-
-
-def _bind(family: socket.AddressFamily, address: str, port: int) -> socket.socket:
-    found = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        if sys.platform != "win32":  # there it would let another program listen on the same port
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        found.bind((address, port))
-    except BaseException:
-        found.close()
-        raise
-    return found
 
 
 # --- the browser --------------------------------------------------------------------------------------------
@@ -163,14 +142,12 @@ class RedirectFile:
         self._path: Path | None = None
 
     def open(self, address: str) -> None:
-        """Open the browser in a moment, when the server will be ready."""
+        """Open the browser, which may take a while."""
         handle, name = tempfile.mkstemp(prefix="fragility-review-", suffix=".html")  # of mode 0600
         self._path = Path(name)
         with os.fdopen(handle, "w", encoding="utf-8") as stream:
             stream.write(REDIRECT.format(address=escape(address)))
-        opener = threading.Timer(0.5, webbrowser.open, [self._path.as_uri()])
-        opener.daemon = True
-        opener.start()
+        threading.Thread(target=webbrowser.open, args=[self._path.as_uri()], daemon=True).start()
 
     def remove(self) -> None:
         if self._path is not None:
@@ -184,7 +161,7 @@ def serve(
     bench: Workbench, listening: tuple[socket.socket, ...], *, announce: Callable[[str], None], browser: bool,
     plain: bool = False,
 ) -> None:  # fmt: skip
-    """Serve until a signal ends it; ``announce`` is told the first address, under 127.0.0.1 if ``plain``."""
+    """Serve until a signal ends it; ``announce`` is called with the first address, under 127.0.0.1 if ``plain``."""
     with ExitStack() as at_exit:
         at_exit.callback(bench.cases.close)
         at_exit.callback(bench.store.close)
@@ -193,44 +170,11 @@ def serve(
         place = Place(Place.recall(bench.store.path).host, listening[0].getsockname()[1])
         place.keep(bench.store.path)
         sessions = Sessions(LOOPBACK if plain else place.host, place.port or 0, on_entry=redirect.remove)
-        for each in listening:
-            each.listen()  # whoever is told the address may come at once
         address = sessions.new_address(bench.first_page)
-        announce(address)
-        if browser:
-            redirect.open(address)
-        config = uvicorn.Config(
-            create_app(bench, sessions),
-            log_level="warning",
-            access_log=False,  # the first address holds the token
-            server_header=False,
-            proxy_headers=False,
-            lifespan="off",
-            ws="none",
-            timeout_graceful_shutdown=PATIENCE,
-        )
-        server = uvicorn.Server(config)
-        with _end_at_hangup(server), suppress(KeyboardInterrupt):  # which is how it is meant to end
-            server.run(sockets=list(listening))
 
+        def start() -> None:
+            announce(address)
+            if browser:
+                redirect.open(address)
 
-@contextmanager
-def _end_at_hangup(server: uvicorn.Server) -> Iterator[None]:
-    """Do at SIGHUP what uvicorn does at SIGINT and SIGTERM: finish what is under way, then raise the signal again."""
-    number = getattr(signal, "SIGHUP", None)  # Windows has none
-    if number is None or signal.getsignal(number) is signal.SIG_IGN:
-        yield
-        return
-    seen: list[int] = []
-
-    def end(number: int, _frame: FrameType | None) -> None:
-        seen.append(number)
-        server.should_exit = True
-
-    before = signal.signal(number, end)
-    try:
-        yield
-    finally:
-        signal.signal(number, before)
-    for each in seen:
-        signal.raise_signal(each)
+        Server(create_app(bench, sessions), on_start=start, patience=PATIENCE).run(sockets=list(listening))

@@ -11,8 +11,9 @@ from typing import Any
 import pyarrow as pa
 
 from fragility.analysis.policy import ReviewPolicy
+from fragility.apps.guards import RequestError
 from fragility.apps.serving.entries import LogEntry
-from fragility.apps.serving.requests import AskedRow, Kind, RequestError, list_rows
+from fragility.apps.serving.requests import AskedRow, Kind, list_rows
 from fragility.audits import Certificates, Manifest
 from fragility.base.errors import Advice, FragilityError, ProtocolError, name_error
 from fragility.blocks.claims import schema_of

@@ -16,13 +16,13 @@ from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 from starlette.exceptions import HTTPException
 
+from fragility.apps.guards import GuardRules, RequestError, ServiceGuards
 from fragility.apps.serving.answering import Answering
 from fragility.apps.serving.batching import Answer, Batcher, BatchRules, Job
-from fragility.apps.serving.guards import GuardRules, ServiceGuards, extra_headers
 from fragility.apps.serving.log import ServingLog
 from fragility.apps.serving.metrics import CONTENT_TYPE, Metrics
 from fragility.apps.serving.pages import describe_api, render_page
-from fragility.apps.serving.requests import Asked, AskedRow, Kind, RequestError, RequestReader
+from fragility.apps.serving.requests import Asked, AskedRow, Kind, RequestReader
 from fragility.base.errors import FragilityError, name_error
 from fragility.pages.saving import without_nan
 
@@ -120,7 +120,7 @@ class Service:
     def refuse(self, error: RequestError) -> Response:
         """Return the answer for a request that is refused."""
         self.metrics.errors.labels(error.code).inc()
-        return JSONResponse(error.to_dict(), error.status, extra_headers(error))
+        return JSONResponse(error.to_dict(), error.status, error.headers)
 
     async def _answer_rows(self, asked: Asked) -> Answer:
         """Return the answers in the order of the rows; a row that is in the log already is answered, not logged again.

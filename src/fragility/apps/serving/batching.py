@@ -18,11 +18,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from fragility.apps.guards import RequestError
 from fragility.apps.serving.answering import Answering, Answers
 from fragility.apps.serving.entries import LogEntry
 from fragility.apps.serving.log import ServingLog
 from fragility.apps.serving.metrics import Metrics
-from fragility.apps.serving.requests import AskedRow, Kind, RequestError
+from fragility.apps.serving.requests import AskedRow, Kind
 from fragility.base.errors import FragilityError, name_error
 
 UNWRITTEN = 4  # batches that are answered and not on the disk yet; the next one waits

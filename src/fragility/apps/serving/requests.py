@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeAlias
 
 import pandas as pd
 
-from fragility.base.errors import FragilityError
+from fragility.apps.guards import RequestError
 from fragility.base.files import parse_json
 from fragility.evidence.fields import TYPE_WORDS, Field
 from fragility.evidence.modes import make_records
@@ -35,19 +35,6 @@ ROW_FIELDS = {"check": ("row", "id", "missing", "stale"), "certify": ("row", "id
 # takes "" for missing.
 DATE = re.compile(r"\d{4}-\d{2}-\d{2}([T ][0-9:.,]+)?(Z|[+-][0-9:]{2,6})?", re.ASCII)
 JSON_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", list: "a list"}
-
-
-class RequestError(FragilityError):
-    """A request that is refused; with the status of the answer, a code for programs, and the row that is meant."""
-
-    def __init__(self, status: int, code: str, *parts: Any, row: int | None = None) -> None:
-        super().__init__(*parts)
-        self.status, self.code, self.row = status, code, row
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the body of the answer: the one shape that all errors have."""
-        place = {} if self.row is None else {"row": self.row}
-        return {"error": {"code": self.code, "message": str(self), **place}}
 
 
 @dataclass(frozen=True, slots=True)

@@ -204,7 +204,7 @@ if (whatIf) {
       });
       const found = await reply.json();
       if (number !== asked) return; // a later question is on its way
-      if (!reply.ok) throw new Error(found.error);
+      if (!reply.ok) throw new Error(found.error.message);
       byId("wi-class").textContent = visible(found.predicted);
       byId("wi-confidence").textContent = `${(100 * found.confidence).toFixed(1)}%`;
       byId("wi-margin").textContent = (found.margin < 0 ? "" : "+") + found.margin.toFixed(3);
@@ -295,7 +295,7 @@ async function lookUp(place, searching, sorry, use) {
   try {
     const reply = await fetch(place.dataset.address);
     if (reply.status === 202) return setTimeout(() => lookUp(place, searching, sorry, use), 500); // not found yet
-    if (!reply.ok) throw new Error((await reply.json()).error);
+    if (!reply.ok) throw new Error((await reply.json()).error.message);
     const part = document.createElement("div");
     part.innerHTML = await reply.text(); // made by the same templates as this page
     searching.replaceWith(part);
