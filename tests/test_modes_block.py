@@ -421,7 +421,7 @@ DECLARATIONS: dict[str, tuple[Callable[[ModesDeclaration], ModesDeclaration], st
     "another order": (lambda d: replace(d, units=dict(reversed(d.units.items()))), "in their order"),
     "no mode": (lambda d: replace(d, units={}), "must name modes of the protocol"),
     "an impossible count": (lambda d: replace(d, most_confident=0), "a whole number from 1 or null, got 0"),
-    "units that are no lists": (lambda d: replace(d, units={"lost": 3}), "modes.units.lost in the manifest must be a list"),
+    "units that are no lists": (lambda d: replace(d, units={"lost": 3}), "units.lost in the manifest must be a list"),
     "half a count": (lambda d: replace(d, most_confident=1.5), "a whole number from 1 or null, got 1.5"),
     "an unknown engine": (lambda d: replace(d, engine="oracle"), "'oracle', which does not exist"),
 }  # fmt: skip
