@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import resolve_name
@@ -140,19 +141,21 @@ def test_the_model_of_the_guide_is_made_once():
     assert made == [SET_UP.name]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
-def test_every_block_names_its_language(page):
+@cache
+def read_page(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def test_every_block_names_its_language():
     known = RUNNABLE | {"output", "text", "json", "yaml", "{toctree}"}
-    unnamed = [block.line for block in blocks(page) if block.language not in known]
-    assert not unnamed, f"{name(page)}: say python, bash, output, json, yaml or text after the fence in lines {unnamed}"
+    unnamed = [f"{name(page)}:{block.line}" for page in PAGES for block in blocks(page) if block.language not in known]
+    assert not unnamed, "say python, bash, output, json, yaml or text after the fence"
 
 
-@pytest.mark.parametrize("page", ALL_PAGES, ids=name)
-def test_links_lead_somewhere(page):
-    text = page.read_text(encoding="utf-8")
-    targets = [target for target in re.findall(r"\]\(([^)#\s]+)", text) if "://" not in target]
-    broken = [target for target in targets if not (page.parent / target).exists()]
-    assert not broken, f"{name(page)} links to {broken}"
+def test_links_lead_somewhere():
+    targets = [(page, target) for page in ALL_PAGES for target in re.findall(r"\]\(([^)#\s]+)", read_page(page))]
+    broken = [(name(page), to) for page, to in targets if "://" not in to and not (page.parent / to).exists()]
+    assert not broken
 
 
 SOURCES = ("src", "tests", "paper", "benchmarks", "examples", "docs")
@@ -160,11 +163,10 @@ FILES = {"/" + str(path.relative_to(REPOSITORY)) for folder in SOURCES for path 
 NOT_OURS = {"utils.py"}  # named as what not to do
 
 
-@pytest.mark.parametrize("page", ALL_PAGES, ids=name)
-def test_every_python_file_that_is_named_exists(page):
-    named = set(re.findall(r"`([\w/.-]+\.py)`", page.read_text(encoding="utf-8"))) - NOT_OURS
-    gone = [file for file in sorted(named) if not any(known.endswith("/" + file) for known in FILES)]
-    assert not gone, f"{name(page)} names {gone}"
+def test_every_python_file_that_is_named_exists():
+    named = {(name(page), file) for page in ALL_PAGES for file in re.findall(r"`([\w/.-]+\.py)`", read_page(page))}
+    gone = [(page, file) for page, file in sorted(named) if not any(known.endswith("/" + file) for known in FILES)]
+    assert not [(page, file) for page, file in gone if file not in NOT_OURS]
 
 
 def test_the_way_of_a_row_names_files_of_the_library():
@@ -181,17 +183,21 @@ def test_every_folder_that_contributors_are_sent_to_exists():
     assert not gone
 
 
-@pytest.mark.parametrize("page", ALL_PAGES, ids=name)
-def test_every_public_name_and_module_that_is_named_exists(page):
-    text = page.read_text(encoding="utf-8")
-    unknown = sorted(set(re.findall(r"\bfg\.(\w+)", text)) - set(fg.__all__))
-    dotted = set(re.findall(r"(?<![\w./-])(fragility(?:_paper)?(?:\.[a-z_]+)+(?:\.[A-Z]\w+)?)", text)) - ENTRY_POINTS
-    for word in sorted(dotted):
-        try:
-            resolve_name(word)
-        except (ImportError, AttributeError):
-            unknown.append(word)
-    assert not unknown, f"{name(page)} names {unknown}"
+@cache
+def exists(dotted: str) -> bool:
+    try:
+        resolve_name(dotted)
+    except (ImportError, AttributeError):
+        return False
+    return True
+
+
+def test_every_public_name_and_module_that_is_named_exists():
+    names = {(name(page), word) for page in ALL_PAGES for word in re.findall(r"\bfg\.(\w+)", read_page(page))}
+    assert not [(page, word) for page, word in sorted(names) if word not in fg.__all__]
+    dotted = re.compile(r"(?<![\w./-])(fragility(?:_paper)?(?:\.[a-z_]+)+(?:\.[A-Z]\w+)?)")
+    modules = {(name(page), word) for page in ALL_PAGES for word in dotted.findall(read_page(page))}
+    assert not [(page, word) for page, word in sorted(modules) if word not in ENTRY_POINTS and not exists(word)]
 
 
 def load_command_pages():
@@ -219,42 +225,40 @@ def test_the_site_puts_the_commands_into_the_page_on_the_command_line():
     assert COMMAND_LINE.read_text(encoding="utf-8").count(COMMAND_PAGES.MARKER) == 1
 
 
-@pytest.mark.parametrize("words", LEAVES, ids=" ".join)
-def test_every_option_is_documented(words):
-    text = section(words)
-    params = [param for param in LEAVES[words].params if "--help" not in param.opts]
-    names = [option for p in params for option in (*p.opts, *p.secondary_opts) if option.startswith("-")]
-    missing = [option for option in names if f"`{option}" not in text]
-    assert not missing, f"the section of {' '.join(words)} lacks {missing}"
-    silent = [param.opts for param in params if not param.help]
-    assert not silent, f"fragility {' '.join(words)}: say in its help what {silent} do"
+def test_every_option_is_documented():
+    for words, command in LEAVES.items():
+        params = [param for param in command.params if "--help" not in param.opts]
+        names = [option for p in params for option in (*p.opts, *p.secondary_opts) if option.startswith("-")]
+        missing = [option for option in names if f"`{option}" not in section(words)]
+        assert not missing, f"the section of {' '.join(words)} lacks {missing}"
+        silent = [param.opts for param in params if not param.help]
+        assert not silent, f"fragility {' '.join(words)}: say in its help what {silent} do"
 
 
-@pytest.mark.parametrize("words", LEAVES, ids=" ".join)
-def test_the_examples_of_a_command_name_its_options(words):
-    known = {option for p in LEAVES[words].params for option in (*p.opts, *p.secondary_opts)}
-    examples = re.findall(rf"^fragility {' '.join(words)} .*", section(words), re.MULTILINE)
-    named = {option for line in examples for option in re.findall(r"(?<= )--?[a-z][a-z-]*", line)}
-    assert named <= known, f"the help of fragility {' '.join(words)} names {sorted(named - known)}"
+def list_options(command) -> set[str]:
+    return {option for param in command.params for option in (*param.opts, *param.secondary_opts)}
+
+
+def test_every_command_shows_an_example_with_options_that_it_has():
+    for words, command in LEAVES.items():
+        line = f"fragility {' '.join(words)}"
+        assert line in (command.help or ""), f"add an example to the docstring of {line}"
+        examples = re.findall(rf"^{line} .*", section(words), re.MULTILINE)
+        named = {option for example in examples for option in re.findall(r"(?<= )--?[a-z][a-z-]*", example)}
+        assert named <= list_options(command), f"the help of {line} names {sorted(named - list_options(command))}"
 
 
 FOREIGN = {"--cov", "--fail-on-warning"}  # options of other programs
 
 
-@pytest.mark.parametrize("page", ALL_PAGES, ids=name)
-def test_every_option_that_is_named_exists(page):
-    text = page.read_text(encoding="utf-8")
-    commands = {option for leaf in LEAVES.values() for p in leaf.params for option in (*p.opts, *p.secondary_opts)}
+def test_every_option_that_is_named_exists():
     scripts = "\n".join(path.read_text(encoding="utf-8") for path in (REPOSITORY / "benchmarks").glob("*.py"))
-    known = commands | set(re.findall(r"\"(--[a-z-]+)\"", scripts)) | FOREIGN | {"--help", "--version"}
-    spans = "\n".join(re.findall(r"`[^`\n]+`", text))
-    unknown = sorted(set(re.findall(r"(?<![\w-])(--[a-z][a-z-]*)", spans)) - known)
-    assert not unknown, f"{name(page)} names {unknown}"
-
-
-@pytest.mark.parametrize("words", LEAVES, ids=" ".join)
-def test_every_command_shows_an_example(words):
-    assert f"fragility {' '.join(words)}" in (LEAVES[words].help or ""), "add an example to the docstring"
+    known = set().union(*map(list_options, LEAVES.values())) | FOREIGN | {"--help", "--version"}
+    known |= set(re.findall(r"\"(--[a-z-]+)\"", scripts))
+    for page in ALL_PAGES:
+        spans = "\n".join(re.findall(r"`[^`\n]+`", read_page(page)))
+        unknown = sorted(set(re.findall(r"(?<![\w-])(--[a-z][a-z-]*)", spans)) - known)
+        assert not unknown, f"{name(page)} names {unknown}"
 
 
 def test_python_m_is_the_same_command_line():

@@ -3,6 +3,7 @@
 import doctest
 import inspect
 import re
+from functools import cache
 from pathlib import Path
 from pkgutil import resolve_name
 
@@ -23,7 +24,7 @@ METHODS = {
     for member, own in vars(value).items()
     if not member.startswith("_") and (inspect.isfunction(own) or isinstance(own, (classmethod, staticmethod)))
 }
-CALLABLES = [*FUNCTIONS, *METHODS]
+CALLABLES = {**FUNCTIONS, **METHODS}
 
 
 def documented(entries) -> list[str]:
@@ -37,43 +38,51 @@ def declared(function) -> list[str]:
     return [stars.get(p.kind, "") + p.name for p in parameters if p.name != "self"]
 
 
-@pytest.mark.parametrize("name", CALLABLES)
-def test_every_parameter_is_documented(name):
-    function = {**FUNCTIONS, **METHODS}[name]
-    assert documented(FunctionDoc(function)["Parameters"]) == declared(function)
+@cache
+def read_doc(name: str) -> FunctionDoc:
+    return FunctionDoc({**PUBLIC, **METHODS}[name])
 
 
-@pytest.mark.parametrize("name", CLASSES)
-def test_every_field_is_documented(name):
-    doc = ClassDoc(CLASSES[name], config={"show_class_members": False})
-    parameters, attributes = documented(doc["Parameters"]), documented(doc["Attributes"])
-    assert set(parameters) <= set(declared(CLASSES[name]))
-    told = parameters if parameters else attributes
-    assert [entry for entry in told if entry in declared(CLASSES[name])] == declared(CLASSES[name])
+def test_every_parameter_is_documented():
+    named = {name: documented(read_doc(name)["Parameters"]) for name in CALLABLES}
+    wanted = {name: declared(function) for name, function in CALLABLES.items()}
+    assert not {name: (named[name], wanted[name]) for name in CALLABLES if named[name] != wanted[name]}
 
 
-@pytest.mark.parametrize("name", CALLABLES)
-def test_what_comes_back_is_documented(name):
-    function = {**FUNCTIONS, **METHODS}[name]
-    gives = inspect.signature(function).return_annotation not in ("None", None)
-    assert bool(FunctionDoc(function)["Returns"]) == gives
+def test_every_field_is_documented():
+    for name, value in CLASSES.items():
+        doc = ClassDoc(value, config={"show_class_members": False})
+        parameters, attributes = documented(doc["Parameters"]), documented(doc["Attributes"])
+        assert set(parameters) <= set(declared(value)), name
+        described = parameters if parameters else attributes
+        assert [entry for entry in described if entry in declared(value)] == declared(value), name
 
 
-@pytest.mark.parametrize("name", [*CLASSES, *ERRORS, *CALLABLES])
-def test_every_entry_says_something(name):
-    doc = FunctionDoc({**PUBLIC, **METHODS}[name])
-    assert doc["Summary"], "begin with one sentence"
-    for section in ("Parameters", "Returns", "Raises", "Attributes"):
-        empty = [entry.name or entry.type for entry in doc[section] if not "".join(entry.desc).strip()]
-        assert not empty, f"{section}: describe {empty}"
+def test_what_comes_back_is_documented():
+    gives = {name: inspect.signature(f).return_annotation not in ("None", None) for name, f in CALLABLES.items()}
+    assert not [name for name in CALLABLES if bool(read_doc(name)["Returns"]) != gives[name]]
 
 
-@pytest.mark.parametrize("name", CLASSES)
-def test_every_property_says_what_it_is(name):
-    own = {key: value for key, value in vars(CLASSES[name]).items() if not key.startswith("_")}
-    properties = {key: value for key, value in own.items() if hasattr(value, "fget") or hasattr(value, "func")}
-    inherited = [vars(base) for base in CLASSES[name].__mro__]
-    assert not [key for key in properties if not any(getattr(own.get(key), "__doc__", None) for own in inherited)]
+def test_every_entry_says_something():
+    names = [*CLASSES, *ERRORS, *CALLABLES]
+    assert not [name for name in names if not read_doc(name)["Summary"]], "begin with one sentence"
+    empty = {
+        (name, section, entry.name or entry.type)
+        for name in names
+        for section in ("Parameters", "Returns", "Raises", "Attributes")
+        for entry in read_doc(name)[section]
+        if not "".join(entry.desc).strip()
+    }
+    assert not empty, "describe them"
+
+
+def test_every_property_says_what_it_is():
+    for name, value in CLASSES.items():
+        own = {key: member for key, member in vars(value).items() if not key.startswith("_")}
+        properties = [key for key, member in own.items() if hasattr(member, "fget") or hasattr(member, "func")]
+        bases = [vars(base) for base in value.__mro__]
+        silent = [key for key in properties if not any(getattr(base.get(key), "__doc__", None) for base in bases)]
+        assert not silent, f"{name}: describe {silent}"
 
 
 EXAMPLES = [

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -72,6 +73,13 @@ def layer_of(module: str) -> str:
     return module.split(".")[0]
 
 
+class Import(NamedTuple):
+    name: str  # absolute and dotted
+    line: int
+    late: bool  # inside a function
+    for_types: bool  # in a TYPE_CHECKING block
+
+
 def imported_names(node: ast.AST, module: str) -> list[str]:
     """Absolute dotted names that one import statement asks for."""
     if isinstance(node, ast.Import):
@@ -87,8 +95,21 @@ def imported_names(node: ast.AST, module: str) -> list[str]:
 
 
 @cache
-def parse(module: str) -> ast.Module:
-    return ast.parse(MODULES[module].read_text(encoding="utf-8"))
+def read_module(module: str) -> tuple[list[Import], set[str]]:
+    """Return the imports of a module, and the strings in it that name modules of this package."""
+    imports, strings = list[Import](), set[str]()
+
+    def visit(node: ast.AST, late: bool, for_types: bool) -> None:
+        late = late or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        for_types = for_types or (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test))
+        imports.extend(Import(name, node.lineno, late, for_types) for name in imported_names(node, module))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("fragility."):
+            strings.add(node.value.rstrip("."))
+        for child in ast.iter_child_nodes(node):
+            visit(child, late, for_types)
+
+    visit(ast.parse(MODULES[module].read_text(encoding="utf-8")), False, False)
+    return imports, strings
 
 
 @cache
@@ -97,110 +118,83 @@ def own_imports(module: str) -> set[str]:
 
     A string that names a module counts: `import_module("fragility.report")` is an import like any other.
     """
-    tree = parse(module)
-    names = {name for node in ast.walk(tree) for name in imported_names(node, module)}
-    texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
+    imports, strings = read_module(module)
     own = f"fragility.{module}".rpartition(".")[0]  # a package may ask for the data files that lie in it
-    named = {text.rstrip(".") for text in texts if isinstance(text, str) and text.startswith("fragility.")}
-    names |= named - {own}
+    names = {one.name for one in imports} | (strings - {own})
     inside = {name.removeprefix("fragility.") for name in names if name.startswith("fragility.")}
     return {name for name in inside if name in MODULES or f"{name}.__init__" in MODULES}
 
 
-def function_level_imports(tree: ast.AST, module: str) -> list[tuple[int, str]]:
-    found = []
-    for function in ast.walk(tree):
-        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-            for node in ast.walk(function):
-                found += [(getattr(node, "lineno", 0), name) for name in imported_names(node, module)]
-    return found
+def libraries(module: str) -> set[str]:
+    """Top-level packages that a module imports, anywhere in the file."""
+    return {one.name.split(".")[0] for one in read_module(module)[0]}
 
 
-def module_level_imports(tree: ast.Module, module: str) -> set[str]:
-    """Top-level packages imported when the module is: everything not inside a function or a TYPE_CHECKING block."""
-    found: set[str] = set()
-
-    def visit(node: ast.AST) -> None:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            return
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
-            return
-        found.update(name.split(".")[0] for name in imported_names(node, module))
-        for child in ast.iter_child_nodes(node):
-            visit(child)
-
-    visit(tree)
-    return found
+def test_every_module_has_a_layer():
+    assert not {layer_of(module) for module in MODULES} - set(LEVEL), f"add it to LAYERS in {Path(__file__).name}"
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_every_module_has_a_layer(module):
-    assert layer_of(module) in LEVEL, f"add {layer_of(module)!r} to LAYERS in {Path(__file__).name}"
-
-
-@pytest.mark.parametrize("module", MODULES)
-def test_imports_point_downwards(module):
-    own = layer_of(module)
+def test_imports_point_downwards():
     wrong = [
-        name
-        for name in own_imports(module)
-        if layer_of(name) != own and LEVEL.get(layer_of(name), len(LAYERS)) >= LEVEL[own]
+        f"fragility.{module} imports {name}"
+        for module in MODULES
+        for name in sorted(own_imports(module))
+        if layer_of(name) != layer_of(module)
+        and LEVEL.get(layer_of(name), len(LAYERS)) >= LEVEL.get(layer_of(module), 0)
     ]
-    assert not wrong, f"fragility.{module} imports {wrong}, which are not below its own layer"
+    assert not wrong, "not below its own layer"
 
 
 PACKAGES = sorted({".".join(module.split(".")[:-1]) for module in MODULES if "." in module})
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_the_rooms_of_a_package_have_an_order(package):
+def test_the_rooms_of_a_package_have_an_order():
     """Within a package imports point one way as well: no module reaches itself through others."""
-    inside = {name for name in MODULES if name.startswith(f"{package}.") and not name.endswith("__init__")}
-    uses = {name: own_imports(name) & inside - {name} for name in inside}
-    try:
-        list(graphlib.TopologicalSorter(uses).static_order())
-    except graphlib.CycleError as error:
-        pytest.fail(f"fragility.{package}: {' -> '.join(reversed(error.args[1]))} imports itself")
-    assert not [name for name in inside if package in own_imports(name)], "a room imports its own package's door"
+    for package in PACKAGES:
+        inside = {name for name in MODULES if name.startswith(f"{package}.") and not name.endswith("__init__")}
+        uses = {name: own_imports(name) & inside - {name} for name in inside}
+        try:
+            list(graphlib.TopologicalSorter(uses).static_order())
+        except graphlib.CycleError as error:
+            pytest.fail(f"fragility.{package}: {' -> '.join(reversed(error.args[1]))} imports itself")
+        asking = [name for name in inside if package in own_imports(name)]
+        assert not asking, f"rooms of {package} import their own package's door"
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_no_function_level_import_of_our_own_modules(module):
+def test_no_function_level_import_of_our_own_modules():
     """Such an import hides a cycle; the command line is above all others, and imports late to answer soon."""
-    if layer_of(module) == "cli":
-        return
-    tree = parse(module)
-    optional = {f"fragility.{name}" for name in MAY_IMPORT_TORCH | LOADED_WHEN_USED}  # they import an optional library
+    optional = tuple(f"fragility.{name}" for name in MAY_IMPORT_TORCH | LOADED_WHEN_USED)  # they import such a library
     hidden = [
-        (line, name)
-        for line, name in function_level_imports(tree, module)
-        if name.startswith("fragility.") and not any(name == o or name.startswith(o + ".") for o in optional)
-        if f"{name.removeprefix('fragility.')}.__init__" not in MODULES  # the package of the module imported
+        f"fragility.{module}, line {one.line}: {one.name}"
+        for module in MODULES
+        if layer_of(module) != "cli"
+        for one in read_module(module)[0]
+        if one.late and one.name.startswith("fragility.")
+        if not any(one.name == name or one.name.startswith(f"{name}.") for name in optional)
+        if f"{one.name.removeprefix('fragility.')}.__init__" not in MODULES  # the package of the module imported
     ]
-    assert not hidden, f"fragility.{module} imports its own package inside a function: {hidden}"
+    assert not hidden, "a module imports its own package inside a function"
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_optional_libraries_are_imported_lazily(module):
-    tree = parse(module)
-    eager = module_level_imports(tree, module) & LAZY
-    allowed = {"torch", "safetensors"} if module in MAY_IMPORT_TORCH else set()
-    allowed |= {"numba"} if module in MAY_IMPORT_NUMBA else set()
-    allowed |= {"mlflow"} if module in MAY_IMPORT_MLFLOW else set()
-    allowed |= {"fastapi", "starlette", "uvicorn", "duckdb", "prometheus_client"} if module in MAY_IMPORT_WEB else set()
-    assert eager <= allowed, f"fragility.{module} imports {sorted(eager - allowed)} when it is itself imported"
+def test_optional_libraries_are_imported_lazily():
+    eager = {
+        (module, one.name.split(".")[0])
+        for module in MODULES
+        for one in read_module(module)[0]
+        if not one.late and not one.for_types
+    }
+    web = {"fastapi", "starlette", "uvicorn", "duckdb", "prometheus_client"}
+    allowed = {(module, library) for module in MAY_IMPORT_TORCH for library in ("torch", "safetensors")}
+    allowed |= {(module, "numba") for module in MAY_IMPORT_NUMBA}
+    allowed |= {(module, "mlflow") for module in MAY_IMPORT_MLFLOW}
+    allowed |= {(module, library) for module in MAY_IMPORT_WEB for library in web}
+    assert not {(module, library) for module, library in eager if library in LAZY} - allowed
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_only_the_named_modules_touch_torch_and_numba(module):
-    tree = parse(module)
-    everywhere = {name.split(".")[0] for node in ast.walk(tree) for name in imported_names(node, module)}
-    if module not in MAY_NAME_TORCH:
-        assert "torch" not in everywhere
-    if module not in MAY_IMPORT_NUMBA:
-        assert "numba" not in everywhere
-    for library, rooms in MAY_NAME_A_PLATFORM.items():
-        assert library not in everywhere or module in rooms
+def test_only_the_named_modules_touch_torch_numba_and_the_platforms():
+    rooms = {"torch": MAY_NAME_TORCH, "numba": MAY_IMPORT_NUMBA, **MAY_NAME_A_PLATFORM}
+    naming = {library: {module for module in MODULES if library in libraries(module)} for library in rooms}
+    assert not {library: modules - rooms[library] for library, modules in naming.items() if modules - rooms[library]}
 
 
 SLOW = LAZY | {"numpy", "pandas", "pyarrow", "scipy", "sklearn", "narwhals", "joblib"}
@@ -266,15 +260,17 @@ TESTS = {
 }
 
 
-@pytest.mark.parametrize("name", TESTS)
-def test_what_tests_share_lies_in_helpers(name):
+def test_what_tests_share_lies_in_helpers():
     """A test that is imported by another runs twice or not at all, and cannot be moved."""
-    tree = ast.parse(TESTS[name].read_text(encoding="utf-8"))
-    names = {name for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom) for name in asked(node)}
-    parts = {part for name in names for part in name.split(".")}
-    assert not {part for part in parts if part.startswith("test_") or part == "conftest"}
-    if Path(name).name.startswith("naive"):
-        assert not {name for name in names if name.split(".")[0] == "fragility"}, "a slow twin uses nothing of its twin"
+    for place, path in TESTS.items():
+        nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        names = {name for node in nodes if isinstance(node, ast.Import | ast.ImportFrom) for name in asked(node)}
+        parts = {part for name in names for part in name.split(".")}
+        assert not {part for part in parts if part.startswith("test_") or part == "conftest"}, place
+        if path.name.startswith("naive"):
+            assert not {name for name in names if name.split(".")[0] == "fragility"}, (
+                f"{place}: a slow twin uses nothing of its twin"
+            )
 
 
 def asked(node: ast.Import | ast.ImportFrom) -> list[str]:
