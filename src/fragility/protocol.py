@@ -52,6 +52,7 @@ from fragility.evidence.baselines import (
 )
 from fragility.evidence.binding import bind_fitting_rows, bind_rows, check_baseline_accepted, check_decision
 from fragility.evidence.bound import Column, EvidenceSpace, Group, InputColumn, Space
+from fragility.evidence.domains import DECLARED, RULE, TRAINING_RANGE, Domain, DomainRequest, fit_domains
 from fragility.evidence.fields import Field
 from fragility.evidence.fitting import read_training_rows
 from fragility.evidence.groups import GroupMap, group_columns
@@ -106,6 +107,10 @@ class Protocol:
         How a two-class model decides; None: the class with the largest probability is predicted.
     modes : FailureModes
         What evidence may turn into when it is wrong, not only lost: the declared modes and their values.
+    domain : str
+        How the domains were made: ``range``, ``declared``, or two quantiles such as ``0.01-0.99``.
+    domains : tuple of Domain
+        The values that each raw field may take at all; a field without one is never varied.
     training_digest : str
         Of the training rows.
     training_rows : int
@@ -147,6 +152,8 @@ class Protocol:
     min_confidence: Level = CONFIDENT
     decision: Decision | None = None
     modes: FailureModes = NO_MODES
+    domain: Annotated[str, RULE] = TRAINING_RANGE
+    domains: tuple[Domain, ...] = ()
     training_digest: Annotated[str, parts.DIGEST] = ""
     training_rows: Count = 0
 
@@ -157,6 +164,7 @@ class Protocol:
         parts.check_settings(self)
         parts.check_alternatives(self)
         parts.check_modes(self)
+        parts.check_domains(self)
         parts.check_inputs(self)
         parts.check_values(self)
 
@@ -190,6 +198,8 @@ class Protocol:
         noise: float = NOISE,
         sentinels: Mapping[str, Sequence[Any]] | None = None,
         outages: Any = None,
+        domain: DomainRequest = TRAINING_RANGE,
+        immutable: Sequence[str] = (),
     ) -> Protocol:
         """Declare a protocol for ``model``: trace the groups and fit the baseline on training data.
 
@@ -266,6 +276,13 @@ class Protocol:
             ``(value, weight)`` gives a value its weight.
         outages : Outages, optional
             Recorded outages, for the mode ``outage``.
+        domain : str or mapping, default="range"
+            Which values a field may take where a finding is about any value of it: ``range``,
+            the training range of numbers and dates and the training categories of nominal fields; two quantiles of the
+            training values such as ``0.01-0.99``; or, by field, its lowest and highest value or its categories, where
+            fields that are not named have the training range. Missing is among them where it was in training.
+        immutable : sequence of str, default=()
+            Fields that keep the row's own value.
 
         Returns
         -------
@@ -314,6 +331,8 @@ class Protocol:
             min_confidence=parts.read_number("min_confidence", min_confidence),
             decision=wrapped.decision if declared is None else declared,
             modes=fit_modes(modes, catalogue, noise, sentinels, outages, evidence, own_groups, joint_values),
+            domain=domain if isinstance(domain, str) else DECLARED,
+            domains=fit_domains(domain, immutable, evidence),
             training_digest=table_digest(rows.columns()),
             training_rows=len(rows),
         )

@@ -12,6 +12,7 @@ agreement     does the model agree with itself on these rows?
 binding       an evidence space applied to a model and rows
 baselines     the values that lost evidence takes, and the other baselines that a model admits
 modes         the failure modes of a protocol, and the values that it knows of each field
+domains       which values each raw field may take at all
 replacements  what each raw field becomes when it is lost
 """
 

@@ -219,18 +219,19 @@ def fit_modes(
 def fit_ranges(evidence: TrainingEvidence) -> tuple[Range, ...]:
     """Return the training range of each field of numbers or dates that has values; a sparse matrix has none."""
     found = []
-    for field in filter(_is_ordered, evidence.fields):
+    for field in filter(is_ordered, evidence.fields):
         known = pd.Series() if evidence.frame is None else evidence.frame[field.name].dropna()
         if known.empty:
             continue
-        low, high = (_plain_value(end, field) for end in (known.min(), known.max()))
+        low, high = (plain_value(end, field) for end in (known.min(), known.max()))
         assert isinstance(low, (float, str)) and isinstance(high, (float, str))
         days = field.type == "date" and all(len(date_text(value)) == len("2020-05-17") for value in known.unique())
         found.append(Range(field.name, low, high, field.type == "integer" or days))
     return tuple(found)
 
 
-def _is_ordered(field: Field) -> bool:
+def is_ordered(field: Field) -> bool:
+    """Return whether a field holds numbers or dates."""
     return field.kind == "numeric" or (field.type == "date" and not field.categorical)
 
 
@@ -286,23 +287,23 @@ def _count_field(column: pd.Series, field: Field, size: int) -> dict[tuple[Scala
         ordered = plain.sort_values(kind="stable").reset_index(drop=True)
         n = len(ordered)
         places = [-(-n * (2 * i + 1) // (2 * size)) - 1 for i in range(size)]  # ceil(n (i + 1/2) / size), from 0
-        chosen = [_plain_value(ordered[place], field) for place in places]
+        chosen = [plain_value(ordered[place], field) for place in places]
         return {(value,): chosen.count(value) for value in dict.fromkeys(chosen)}
     try:
         counts = known.value_counts()
     except TypeError:  # cells that have no hash, such as lists, cannot be counted
         return {}
-    if _is_near_unique(counts):
+    if is_near_unique(counts):
         return {}
     least = LEAST_ROWS if (counts > 0).sum() > size else 1
-    pairs = [(_plain_value(value, field), int(count)) for value, count in counts.items() if count >= least]
+    pairs = [(plain_value(value, field), int(count)) for value, count in counts.items() if count >= least]
     if any(value is None for value, _ in pairs):
         return {}
     pairs.sort(key=lambda pair: (-pair[1], str(pair[0]), type(pair[0]).__name__))
     return {(value,): count for value, count in pairs[:size]}
 
 
-def _is_near_unique(counts: pd.Series) -> bool:
+def is_near_unique(counts: pd.Series) -> bool:
     """Whether most rows have a value of their own; counts: of each value."""
     return bool(2 * (counts == 1).sum() > counts.sum() > 1)
 
@@ -312,20 +313,20 @@ def _count_rows(frame: pd.DataFrame, fields: Sequence[Field], size: int, joint: 
     names = [field.name for field in fields]
     digests = pd.Series(row_digests({name: frame[name] for name in names}))
     counts = digests.value_counts()
-    if len(fields) > JOINT_FIELDS and not joint and _is_near_unique(counts):
+    if len(fields) > JOINT_FIELDS and not joint and is_near_unique(counts):
         return {}
     counts = counts.sort_index()[:size]
     found: dict[tuple[Scalar, ...], int] = {}
     for digest, count in counts.items():
         row = frame[names].iloc[int(np.argmax(digests == digest))]
-        values = tuple(None if is_missing(row[f.name]) else _plain_value(row[f.name], f) for f in fields)
+        values = tuple(None if is_missing(row[f.name]) else plain_value(row[f.name], f) for f in fields)
         if any(value is None and not is_missing(row[f.name]) for f, value in zip(fields, values, strict=True)):
             return {}
         found[values] = found.get(values, 0) + int(count)
     return found
 
 
-def _plain_value(value: Any, field: Field) -> Scalar:
+def plain_value(value: Any, field: Field) -> Scalar:
     """Return a value as a protocol holds it; None if it cannot."""
     if field.type == "date":
         return date_text(value)
@@ -455,22 +456,23 @@ def find_faults(
 
 
 def _range_faults(ranges: Sequence[Range], fields: Sequence[Field]) -> Iterator[str]:
-    by_name = {field.name: field for field in fields if _is_ordered(field)}
+    by_name = {field.name: field for field in fields if is_ordered(field)}
     named = [each.field for each in ranges]
     if named != [name for name in by_name if name in named]:
         yield "the ranges must name fields of numbers or dates in the order of the table, each once"
         return
     for each in ranges:
         own = by_name[each.field]
-        if not _fits(each.low, own, False) or not _fits(each.high, own, False):
+        if not fits_field(each.low, own, False) or not fits_field(each.high, own, False):
             yield f"the range of {each.field!r} must hold two values of the field, got {each.low!r}, {each.high!r}"
-        elif _order_key(each.low) > _order_key(each.high):
+        elif order_key(each.low) > order_key(each.high):
             yield f"the range of {each.field!r} must not end before it starts, got {each.low!r} to {each.high!r}"
         elif own.kind == "numeric" and each.whole != (own.type == "integer"):
             yield f"the range of {each.field!r} is of whole numbers exactly if the field is"
 
 
-def _order_key(value: float | str) -> Any:
+def order_key(value: float | str) -> Any:
+    """Return what numbers, or dates as texts, are ordered by."""
     return read_date(value) if isinstance(value, str) else value
 
 
@@ -496,11 +498,11 @@ def _catalogue_faults(
             yield f"the catalogue of {entry.group!r} must hold {size} mid-quantiles, got {sum(entry.counts)}"
         for values in entry.values:
             each = [by_name[name] for name in entry.fields]
-            if len(values) != len(each) or not all(map(_fits, values, each, [len(each) > 1] * len(each))):
+            if len(values) != len(each) or not all(map(fits_field, values, each, [len(each) > 1] * len(each))):
                 yield f"the catalogue of {entry.group!r} holds {list(values)!r:.60}, which its fields cannot"
 
 
-def _fits(value: Any, field: Field, joint: bool) -> bool:
+def fits_field(value: Any, field: Field, joint: bool) -> bool:
     """Return whether a field can hold a value; among joint values one may be missing."""
     if value is None:
         return joint

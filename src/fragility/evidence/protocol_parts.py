@@ -14,6 +14,7 @@ from fragility.base.errors import ProtocolError
 from fragility.base.schemas import Must, matching, show_value
 from fragility.evidence.baselines import ALTERNATIVES, Alternative, list_refused
 from fragility.evidence.bound import Column, Group
+from fragility.evidence.domains import find_domain_faults
 from fragility.evidence.fields import is_date_dtype, read_date
 from fragility.evidence.modes import find_faults
 from fragility.evidence.rows import list_names
@@ -264,6 +265,12 @@ def check_modes(protocol: Any) -> None:
     """Refuse failure modes that are malformed or do not fit the fields, groups and columns."""
     columns = [column.name for column in protocol.columns]
     for fault in find_faults(protocol.modes, protocol.fields, protocol.groups, columns):
+        raise ProtocolError(fault)
+
+
+def check_domains(protocol: Any) -> None:
+    """Refuse domains that are malformed or do not fit the fields and their training ranges."""
+    for fault in find_domain_faults(protocol.domains, protocol.domain, protocol.fields, protocol.modes.ranges):
         raise ProtocolError(fault)
 
 

@@ -13,11 +13,15 @@ from typing import Any
 from fragility.audits.manifest import identical
 from fragility.base.errors import Advice, FragilityError, VerificationError
 from fragility.blocks.checks import Check, Difference
+from fragility.evidence.domains import DECLARED
 from fragility.evidence.modes import JOINT_FIELDS
 from fragility.models import Model
 from fragility.protocol import Protocol
 
-FITTED = ("fields", "columns", "groups", "artificial", "alternatives", "refused", "training_digest", "training_rows")
+FITTED = (
+    *("fields", "columns", "groups", "artificial", "alternatives", "refused", "domains"),
+    *("training_digest", "training_rows"),
+)
 FITTED_MODES = ("catalogue", "whole", "ranges")
 SHOWN = 80
 
@@ -45,6 +49,16 @@ def check_training(model: Model, X_train: Any, protocol: Protocol) -> Check:
     return Check("training", True, f"the protocol is fitted on these {protocol.training_rows:,} training rows{own}")
 
 
+def _read_domains(protocol: Protocol) -> dict[str, list[Any]]:
+    """Return limits and categories as they were declared; those of training come out of a fit again."""
+    declared: dict[str, list[Any]] = {}
+    for own in protocol.domains:
+        known = [own.low, own.high] if own.low is not None else own.categories
+        if known is not None:
+            declared[own.field] = [*known, *([None] if own.missing else [])]
+    return declared
+
+
 def _read_settings(protocol: Protocol) -> dict[str, Any]:
     """Return the declared settings, as `Protocol.fit` takes them; recorded outages take no part in what is fitted."""
     modes = protocol.modes
@@ -67,6 +81,8 @@ def _read_settings(protocol: Protocol) -> dict[str, Any]:
         "noise": modes.noise,
         # joint values of many fields, which a fit leaves out where only single rows have them, were asked for
         "joint_values": any(len(entry.fields) > JOINT_FIELDS for entry in modes.catalogue),
+        "domain": protocol.domain if protocol.domain != DECLARED else _read_domains(protocol),
+        "immutable": [own.field for own in protocol.domains if own.fixed],
         "sentinels": {one.field: list(zip(one.values, one.weights, strict=True)) for one in modes.sentinels},
     }
     if protocol.baseline == "explicit":
