@@ -5,6 +5,7 @@ ORDER = (
     "plot_native_categories.py",
     "plot_compare_models.py",
     "plot_outage_log.py",
+    "plot_feature_server.py",
     "plot_side_by_side.py",
     "plot_verify_an_audit.py",
 )

@@ -10,12 +10,9 @@ missing     `evaluate_missing`: fields that are known are hidden, and P_change i
 evaluation  what that gives
 hanging     the smallest failing sets of a decision, and how likely it is lost
 decisions   rows with missing fields are completed, bound and decided
-
-feature_server  rows, missing and stale fields from the response of a feature server
 """
 
 from fragility.deciding.evaluation import MissingDisplay, MissingEvaluation
-from fragility.deciding.feature_server import ServedRows, read_feature_response
 from fragility.deciding.guard import Guard
 from fragility.deciding.missing import evaluate_missing
 from fragility.deciding.outcome import Check, Checks
@@ -26,7 +23,5 @@ __all__ = [
     "Guard",
     "MissingDisplay",
     "MissingEvaluation",
-    "ServedRows",
     "evaluate_missing",
-    "read_feature_response",
 ]

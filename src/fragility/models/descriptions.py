@@ -24,7 +24,6 @@ import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -165,12 +164,6 @@ CLASS_BOOKKEEPING = frozenset(
 METHODS = (types.FunctionType, staticmethod, classmethod, property)
 SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 GLOBAL_READS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
-CLOSURE_READS = frozenset({"LOAD_DEREF", "LOAD_CLASSDEREF"})
-ATTRIBUTE_READS = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
-REBINDS = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL", "STORE_DEREF", "DELETE_DEREF"})
-WRITES = frozenset({"STORE_SUBSCR", "DELETE_SUBSCR", "STORE_ATTR", "DELETE_ATTR"})
-# Methods by which the built-in containers change.
-MUTATORS = frozenset({"append", "extend", "insert", "add", "update", "setdefault", "pop", "popitem", "clear", "remove"})
 
 
 def _is_library(module: str | None) -> bool:
@@ -206,19 +199,16 @@ def _describe_function(function: types.FunctionType) -> Parts:
     if held is function and _is_library(home):
         return Parts("library function", [home, function.__qualname__])
     code, known = function.__code__, function.__globals__
-    in_library = _is_library(owner) and getattr(sys.modules.get(owner or ""), "__dict__", None) is known
-    unseen = [] if in_library else [READ_AT_RUN_TIME]
-    changed = _changed_names(code)
-    closure = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
-    cells = [_cell_contents(cell) for name, cell in closure.items() if name not in changed]
-    parts = [code, cells, function.__defaults__, function.__kwdefaults__, _in_order(vars(function))]
-    if not in_library:
-        for name, *attributes in (read for read in _global_reads(code) if read[0] not in changed):
-            if name in known:
-                parts += [name, *_follow_modules(known[name], attributes, unseen)]
-            elif not hasattr(builtins, name):
-                unseen.append(f"{name!r}, which the function {function.__name__} reads and nothing defines")
-    unseen += [f"{name!r}, which the function {function.__name__} changes" for name in sorted(changed)]
+    closure = [_cell_contents(cell) for cell in function.__closure__ or ()]
+    parts = [code, closure, function.__defaults__, function.__kwdefaults__, _in_order(vars(function))]
+    if _is_library(owner) and getattr(sys.modules.get(owner or ""), "__dict__", None) is known:
+        return Parts("function", parts)
+    unseen = [READ_AT_RUN_TIME]
+    for name in _list_global_reads(code):
+        if name in known:
+            parts += [name, *_follow_module(known[name], _list_names(code), unseen)]
+        elif not hasattr(builtins, name):
+            unseen.append(f"{name!r}, which the function {function.__name__} reads and nothing defines")
     return Parts("function", parts, unseen=tuple(unseen))
 
 
@@ -229,70 +219,41 @@ def _cell_contents(cell: types.CellType) -> Any:
         return None
 
 
-def _follow_modules(value: Any, attributes: list[str], unseen: list[str]) -> list[Any]:
-    """Follow ``settings.RATE`` into modules of the user's own; a library's module is its name."""
-    path: list[Any] = []
-    while isinstance(value, types.ModuleType) and not _is_library(value.__name__):
-        if not attributes or not hasattr(value, attributes[0]):
-            unseen.append(f"the module {value.__name__}, which is used as a whole")
-            break
-        path.append(attributes[0])
-        value, attributes = getattr(value, attributes[0]), attributes[1:]
-    return [*path, value]
+def _list_codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    """Yield the code and that of the functions and classes inside it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _list_codes(constant)
 
 
-def _global_reads(code: types.CodeType) -> list[tuple[str, ...]]:
-    """Return the globals read, each with the attributes read from it at once: ``np.log1p`` is ("np", "log1p")."""
-    instructions = list(dis.get_instructions(code))
-    own = {step.argval for step in instructions if step.opname == "STORE_NAME"}  # a class body's own names
-    found: dict[tuple[str, ...], None] = {}
-    for i, step in enumerate(instructions):
-        if step.opname in GLOBAL_READS and step.argval not in own:
-            end = i + 1
-            while instructions[end].opname in ATTRIBUTE_READS:
-                end += 1
-            found[tuple(str(each.argval) for each in instructions[i:end])] = None
-    for inner in _inner_codes(code):
-        found.update(dict.fromkeys(_global_reads(inner)))
-    return list(found)
+def _list_global_reads(code: types.CodeType) -> list[str]:
+    names: dict[str, None] = {}
+    for inner in _list_codes(code):
+        steps = list(dis.get_instructions(inner))
+        local = {step.argval for step in steps if step.opname == "STORE_NAME"}  # of a class body
+        names |= dict.fromkeys(s.argval for s in steps if s.opname in GLOBAL_READS and s.argval not in local)
+    return list(names)
 
 
-def _inner_codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    return (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
+def _list_names(code: types.CodeType) -> frozenset[str]:
+    return frozenset(name for inner in _list_codes(code) for name in inner.co_names)
+
+
+def _follow_module(value: Any, names: frozenset[str], unseen: list[str]) -> list[Any]:
+    """Return the value itself; of a module of the user's own, what it holds under these names, as ``settings.RATE``."""
+    if not isinstance(value, types.ModuleType) or _is_library(value.__name__):
+        return [value]
+    held = {name: getattr(value, name) for name in sorted(names) if hasattr(value, name)}
+    if not held:
+        unseen.append(f"the module {value.__name__}, which is used as a whole")
+    return [part for name in held for part in (name, *_follow_module(held[name], names - {name}, unseen))]
 
 
 def _describe_code(code: types.CodeType) -> Parts:
     counts = [code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags]
     named = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     return Parts("code", [code.co_code, code.co_exceptiontable, counts, named, code.co_names, code.co_consts])
-
-
-def _changed_names(code: types.CodeType) -> set[str]:
-    """Return the names from outside that the code binds anew, writes into or calls a mutating method of.
-
-    A value that a function itself changes (a counter, a cache) says how often it was called, not what it computes.
-    """
-    instructions = list(dis.get_instructions(code))
-    ends: dict[Any, set[Any]] = {}  # start of an expression in the source -> the ends of those that start there
-    written: dict[Any, Any] = {}  # start of a target such as ``n[key]`` or ``n.key`` -> its end
-    for step in instructions:
-        start, end = (step.positions or ())[0::2], (step.positions or ())[1::2]
-        ends.setdefault(start, set()).add(end)
-        if step.opname in WRITES:
-            written[start] = end
-    changed = set()
-    for step, after in pairwise(instructions):
-        if "DEREF" in step.opname and step.argval not in code.co_freevars:
-            continue  # a variable of its own, which an inner function reads
-        # A target of the name itself: nothing but the name and the target starts here.
-        start = (step.positions or ())[0::2]
-        into = start in written and sum(end <= written[start] for end in ends[start]) == 2
-        mutated = into or (after.opname in ATTRIBUTE_READS and after.argval in MUTATORS)
-        if step.opname in REBINDS or (step.opname in GLOBAL_READS | CLOSURE_READS and mutated):
-            changed.add(str(step.argval))
-    for inner in _inner_codes(code):
-        changed |= _changed_names(inner) - set(code.co_cellvars)
-    return changed
 
 
 def _describe_native_function(value: Any) -> Parts:
