@@ -20,8 +20,8 @@ protocol = fg.Protocol.fit(model, X_train)
 # %%
 # The reader
 # ----------
-# ``response`` is the JSON of Feast's ``/get-online-features``. A value is stale if the server says so, or if it is older
-# than ``max_age`` whatever the server says, because an expired value may be served as ``PRESENT``. Feast gives
+# ``response`` is the JSON of Feast's ``/get-online-features``. A value is stale if the server says so, or if it is
+# older than ``max_age`` whatever the server says, because an expired value may be served as ``PRESENT``. Feast gives
 # 1970-01-01 where it knows no time; such a value has no age. What the server does not hold comes from ``known``.
 SERVED = ("PRESENT", "OUTSIDE_MAX_AGE")  # other statuses come without a value: NOT_FOUND, NULL_VALUE, INVALID
 UNKNOWN_TIME = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
