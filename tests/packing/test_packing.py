@@ -19,7 +19,7 @@ import fragility as fg
 from fragility.base.canonical import canonical_bytes
 from fragility.base.errors import CertificateError
 from fragility.packing.archive import describe_files, list_files
-from fragility.packing.figures import Figure, SourceReader
+from fragility.packing.figures import PackFigure, SourceReader
 from fragility.packing.guidance import FRAMEWORKS, QUESTIONS, find_answers
 from fragility.packing.packing import _decode_floats, _sign_pack
 from fragility.parity import ModelParity
@@ -498,10 +498,10 @@ def test_the_index_says_how_sure_confident_is(made, tmp_path):
 def test_lost_values_answer_no_question_about_wrong_ones():
     names = ("exposed_lost", "exposed_wrong", "exposed_noisy", "accuracy")
     answers = {
-        answer.place: answer for answer in find_answers([Figure(name, "", 0.5, "50%", None, {}) for name in names])
+        answer.place: answer for answer in find_answers([PackFigure(name, "", 0.5, "50%", None, {}) for name in names])
     }
     assert answers["15(4), wrong input"].figures == ("exposed_wrong", "exposed_noisy")
-    by_rules = {answer.place: answer for answer in find_answers([Figure("gate", "", "pass", "pass", None, {})])}
+    by_rules = {answer.place: answer for answer in find_answers([PackFigure("gate", "", "pass", "pass", None, {})])}
     assert by_rules["Principle 5, limits"].status == "in part" and "Principle 5" not in by_rules
     assert by_rules["Principle 5, mitigants"].status == "not covered"  # verdicts say nothing about feeds
     assert answers["15(4), faults"].figures == ("exposed_lost",) and answers["15(3)"].status == "in part"

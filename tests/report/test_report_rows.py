@@ -20,7 +20,7 @@ import fragility as fg
 from fragility.base.errors import DataError
 from fragility.base.shares import paired_difference
 from fragility.pages.wording import describe_replacement
-from fragility.report import GivenRows
+from fragility.report import ShownRows
 from fragility.report.sentences import describe_case
 
 ROWS = 300
@@ -260,7 +260,7 @@ def test_a_million_rows_are_reported_in_little_memory() -> None:
         many = Many(certs, rows, count)
         tracemalloc.start()
         try:
-            report = fg.Report.of(many, rows=GivenRows(many, just_audited=True), by=["shop", "years:q5"])
+            report = fg.Report.of(many, rows=ShownRows(many, just_audited=True), by=["shop", "years:q5"])
             peaks.append(tracemalloc.get_traced_memory()[1])
         finally:
             tracemalloc.stop()

@@ -222,7 +222,7 @@ def test_the_policy_is_that_of_the_same_rows(certs) -> None:
     assert view.policy["state"] == policy.state == "attained" and view.by == "exposure"
     assert (view.policy["bound"], view.policy["review_share"]) == pytest.approx((policy.bound, policy.review_share))
     both = fg.Report.of(certs, labels=labels, brittle=table)
-    assert [each.sought for each in both.summary.audits[0].reviews] == ["wrong", "brittle"]
+    assert [each.defect for each in both.summary.audits[0].reviews] == ["wrong", "brittle"]
 
 
 def test_labels_must_cover_the_rows_and_be_classes(certs) -> None:

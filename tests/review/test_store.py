@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import cohen_kappa_score
 
 from fragility.apps.review.history import OPEN, Case, CaseState, blind_pairs, case_state, cohens_kappa, find_undos
-from fragility.apps.review.store import ConflictError, RefusedError, Store, StoreError, check_name
+from fragility.apps.review.store import ConflictError, DecisionRefusedError, Store, StoreError, check_name
 
 
 def a_case(number: int = 0) -> Case:
@@ -57,12 +57,12 @@ def test_only_the_owner_may_read_the_decisions(store):
 
 def test_nobody_undoes_twice_or_for_another(store):
     entry = store.write(a_case(), "Ana", "accept")
-    with pytest.raises(RefusedError, match="only Ana can undo"):
+    with pytest.raises(DecisionRefusedError, match="only Ana can undo"):
         store.undo(entry.seq, "Ben")
     undo = store.undo(entry.seq, "Ana")
-    with pytest.raises(RefusedError, match="undone before"):
+    with pytest.raises(DecisionRefusedError, match="undone before"):
         store.undo(entry.seq, "Ana")
-    with pytest.raises(RefusedError, match="nothing to undo"):
+    with pytest.raises(DecisionRefusedError, match="nothing to undo"):
         store.undo(undo.seq, "Ana")
 
 
@@ -89,14 +89,14 @@ def test_two_who_differ_are_a_conflict_and_a_late_writer_is_warned(store):
     ],
 )
 def test_what_is_no_decision_is_refused(store, action, groups, note, sentence):
-    with pytest.raises(RefusedError, match=sentence):
+    with pytest.raises(DecisionRefusedError, match=sentence):
         store.write(a_case(), "Ana", action, groups, note)
     assert store.last() == 0
 
 
 @pytest.mark.parametrize("name", ["", "   ", "x" * 81, "Ana\x00", "Ana\u202eLima"])
 def test_a_reviewer_has_a_name(name):
-    with pytest.raises(RefusedError, match="reviewer's name"):
+    with pytest.raises(DecisionRefusedError, match="reviewer's name"):
         check_name(name)
 
 
@@ -259,7 +259,7 @@ def test_a_comment_decides_nothing(store):
     store.claim([a_case()], "Ana")
     store.write(a_case(), "Ana", "comment", note="odd income")
     assert state_of(store, a_case().digest) == OPEN and store.claimed_by(a_case().digest) == "Ana"
-    with pytest.raises(RefusedError, match="a comment needs words"):
+    with pytest.raises(DecisionRefusedError, match="a comment needs words"):
         store.write(a_case(), "Ana", "comment")
     with pytest.raises(ConflictError):
         store.write(a_case(), "Ben", "accept", seen=0)  # Ben has not read it

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fragility.apps.review.views import (
+    FieldFilter,
     FilterError,
     View,
     ViewError,
-    Wanted,
     read_name,
     read_numbers,
     read_values,
@@ -138,10 +138,10 @@ def test_values_are_found_as_they_are_before_they_are_taken_for_a_list():
     def read(text):
         return read_values("f", text, known.__contains__, lambda: known)
 
-    assert read("c, d") == Wanted(values=("c, d",)) and read("a,d") == Wanted(values=("a", "d"))
-    assert read(" b") == Wanted(values=(" b",)) and read("a ") == Wanted(values=("a",))
-    assert read("missing") == Wanted(values=("missing",), missing=True)
-    assert read_values("f", "missing, a", ["a"].__contains__, lambda: known) == Wanted(missing=True, values=("a",))
+    assert read("c, d") == FieldFilter(values=("c, d",)) and read("a,d") == FieldFilter(values=("a", "d"))
+    assert read(" b") == FieldFilter(values=(" b",)) and read("a ") == FieldFilter(values=("a",))
+    assert read("missing") == FieldFilter(values=("missing",), missing=True)
+    assert read_values("f", "missing, a", ["a"].__contains__, lambda: known) == FieldFilter(missing=True, values=("a",))
     with pytest.raises(FilterError, match="no row has 'e' in 'f'; it has 'a', ' b', 'c, d', 'd', 'missing'"):
         read("a, e")
 
@@ -149,4 +149,4 @@ def test_values_are_found_as_they_are_before_they_are_taken_for_a_list():
 def test_conditions_in_words():
     wanted = read_numbers("age", "12, 20-30, <5, >=60, missing")
     assert wanted.in_words() == "12 or 20 to 30 or less than 5 or 60 or more or missing"
-    assert Wanted(values=("new car",), missing=True).in_words() == "“new car” or missing"
+    assert FieldFilter(values=("new car",), missing=True).in_words() == "“new car” or missing"

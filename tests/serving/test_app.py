@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import fragility as fg
 from fragility.apps.guards import RequestError
-from fragility.apps.serving.answering import Answers
+from fragility.apps.serving.answering import AnsweredRows
 from fragility.apps.serving.batching import Batcher, BatchRules
 from fragility.apps.serving.journal import JournalError
 from fragility.apps.serving.log import SealingRules, list_audits, read_events
@@ -124,14 +124,14 @@ def test_a_refused_row_of_many_is_named_and_found_quickly(case, serve, answering
 
 def test_a_row_that_cannot_be_logged_spoils_no_other(case, serve, tmp_path, monkeypatch) -> None:
     """Whatever making an entry raises, the thread that answers goes on."""
-    make = Answers.to_entry
+    make = AnsweredRows.to_entry
 
     def fail(self, asked):
         if any(row.id == "poison" for row in asked):
             raise OverflowError("int too big to convert")
         return make(self, asked)
 
-    monkeypatch.setattr(Answers, "to_entry", fail)
+    monkeypatch.setattr(AnsweredRows, "to_entry", fail)
     with serve(tmp_path / "log", batches=BatchRules(0.1, 64)) as (client, _):
         names = ["a", "poison", "b"]
         with ThreadPoolExecutor(3) as pool:

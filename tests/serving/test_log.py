@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import fragility as fg
 from fragility.apps.serving import sealing
 from fragility.apps.serving.entries import LogEntry, LogSchemas
-from fragility.apps.serving.journal import START, Journal, JournalError, read_journal
+from fragility.apps.serving.journal import START, JournalError, LogJournal, read_journal
 from fragility.apps.serving.log import SealingRules, ServingLog, list_audits, read_events, read_log
 from fragility.base.errors import CertificateError, DataError, ProtocolError
 from fragility.base.files import write_bytes
@@ -158,7 +158,7 @@ def test_a_seal_interrupted_at_any_step_is_repeated_to_the_same_bytes(case, tmp_
 
 def test_a_journal_cut_at_any_byte_keeps_all_whole_records(tmp_path) -> None:
     path = tmp_path / "rows.journal"
-    journal, ends = Journal(path), []
+    journal, ends = LogJournal(path), []
     for payload in (b"one", b"", b"three" * 50):
         journal.append(payload)
         ends.append(path.stat().st_size)
@@ -177,7 +177,7 @@ def test_a_journal_cut_at_any_byte_keeps_all_whole_records(tmp_path) -> None:
 @given(st.lists(st.binary(max_size=60), max_size=5), st.data())
 def test_any_cut_of_any_journal_keeps_a_prefix(tmp_path_factory, payloads, data) -> None:
     path = tmp_path_factory.mktemp("journal") / "rows.journal"
-    journal, ends = Journal(path), []
+    journal, ends = LogJournal(path), []
     for payload in payloads:
         journal.append(payload)
         ends.append(path.stat().st_size)
@@ -236,11 +236,11 @@ def test_damage_that_no_kill_can_cause_is_refused(case, tmp_path) -> None:
 
 
 def test_a_payload_cannot_pretend_to_be_a_record(tmp_path) -> None:
-    journal = Journal(tmp_path / "inner")
+    journal = LogJournal(tmp_path / "inner")
     journal.append(b"text of a client")
     journal.close()
     inner = (tmp_path / "inner").read_bytes()[START:]
-    journal = Journal(tmp_path / "outer")
+    journal = LogJournal(tmp_path / "outer")
     journal.append(b"one")
     journal.append(inner * 3)
     journal.close()

@@ -52,9 +52,9 @@ from urllib.parse import parse_qsl, quote, urlencode
 from fragility.base.errors import FragilityError
 
 Scope: TypeAlias = MutableMapping[str, Any]
-Message: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[Message]]
-Send: TypeAlias = Callable[[Message], Awaitable[None]]
+AsgiMessage: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[AsgiMessage]]
+Send: TypeAlias = Callable[[AsgiMessage], Awaitable[None]]
 Application: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 DRAIN_SECONDS, DRAIN_BYTES = 1.0, 2**24  # what a refused client may still send, so that it can read why
@@ -116,7 +116,7 @@ class Guards(ABC):
         headers = read_headers(scope)
         started = False
 
-        async def answer(message: Message) -> None:
+        async def answer(message: AsgiMessage) -> None:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
@@ -129,9 +129,9 @@ class Guards(ABC):
             app = self.check(scope, headers)
             async with asyncio.timeout(self.most_seconds):
                 body = await self._read_body(receive) if scope["method"] == "POST" else b""
-                waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+                waiting: list[AsgiMessage] = [{"type": "http.request", "body": body, "more_body": False}]
 
-                async def replay() -> Message:
+                async def replay() -> AsgiMessage:
                     return waiting.pop() if waiting else await receive()
 
                 await app(scope, replay, answer)

@@ -82,8 +82,8 @@ class Connection(H11Protocol):
         if self.cycle is not None and not self.cycle.response_complete:
             self._stop_clock()
         elif self._deadline is None and not self.transport.is_closing():
-            told = f"the head of a request must come within {HEAD_SECONDS:g} seconds"
-            self._deadline = self.loop.call_later(HEAD_SECONDS, self._refuse, RequestError(408, "timeout", told))
+            message = f"the head of a request must come within {HEAD_SECONDS:g} seconds"
+            self._deadline = self.loop.call_later(HEAD_SECONDS, self._refuse, RequestError(408, "timeout", message))
 
     def _stop_clock(self) -> None:
         if self._deadline is not None:

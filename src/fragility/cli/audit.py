@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from fragility.audits import AuditSummary, StoredAudit
     from fragility.blocks.claims import Extent
     from fragility.questions.reliability.outcomes import FailureProbability
-    from fragility.report import GivenRows, Report
+    from fragility.report import Report, ShownRows
     from fragility.tables.sources import RowSource
 
 Train = Annotated[Path | None, option("--train TRAIN", "The training rows; groups and baseline are fitted on them.")]
@@ -174,7 +174,7 @@ def audit(
     cluster = _choose_workers(on, workers)
     from fragility.analysis.segments import read_by
     from fragility.audits.parts import PART_ROWS
-    from fragility.report import GivenRows
+    from fragility.report import ShownRows
 
     log = None if rates is None else find_log(rates)
     form = csv.form(data, train, log)
@@ -225,7 +225,7 @@ def audit(
     words = list_sources(model, data, target, columns.id_column, csv, loading, rows)
     shown = None
     if by or not must_be_read_whole(source):
-        shown = GivenRows(source, loaded, just_audited=True)
+        shown = ShownRows(source, loaded, just_audited=True)
     else:
         note("the report was written without the values of its cases; fragility report --data adds them")
     labels = labels_of(source, len(certs), certs.classes)
@@ -254,7 +254,7 @@ def _find_signature(protocol: Path, named: Path | None, declared: fg.Protocol) -
 
 
 def save_after_audit(
-    certs: StoredAudit, folder: Path, labels: Mapping[Any, Any] | None, words: list[str], given: GivenRows | None,
+    certs: StoredAudit, folder: Path, labels: Mapping[Any, Any] | None, words: list[str], given: ShownRows | None,
     by: Sequence[str], reliability: FailureProbability | None = None,
 ) -> Report:  # fmt: skip
     """Write DIR/report.html after an audit; `words` say how to verify it. A file of somebody else's stays."""

@@ -180,7 +180,7 @@ class Gate(BriefRepr):
         for one in _list_derived(given[0].audit):
             rule = Rule(**one, at_most=1.0)
             counted = choose_counting(rule, given, min_confidence)
-            estimators = [prepare_estimator(rule, each, min_confidence, counted) for each in given]
+            estimators = [prepare_estimator(rule, evidence, min_confidence, counted) for evidence in given]
             declared = one if counted is None else {**one, "counted": counted}
             planned.append((declared, estimators, cut_into_segments(rule.by, given)))
         # At the level of the gate itself, so that the audit passes what is derived from it.
@@ -188,17 +188,19 @@ class Gate(BriefRepr):
         rules = []
         for one, estimators, segments in planned:
             shown = [
-                RetrainedEstimates(tuple(e(own.rows(name), level) for e, own in zip(estimators, segments, strict=True)))
+                RetrainedEstimates(
+                    tuple(e(segment.rows(name), level) for e, segment in zip(estimators, segments, strict=True))
+                )
                 for name in segments[0].names
             ]
             if allowance is not None:
                 rules.append(Rule(**one, allowance=allowance))
                 continue
-            limit = math.ceil(100.0 * max(each.bound_next(level) for each in shown)) / 100.0
+            limit = math.ceil(100.0 * max(evidence.bound_next(level) for evidence in shown)) / 100.0
             rules += [Rule(**one, at_most=limit)] if limit < 1.0 else []  # no audit could fail the others
         if not rules:
             raise DataError(*_say_underivable(given, min_confidence))
-        roots = tuple(each.audit.manifest.root_digest for each in given)
+        roots = tuple(evidence.audit.manifest.root_digest for evidence in given)
         return cls(tuple(rules), confidence, min_confidence, read_scales(rules, given[0].audit), roots)
 
     def check(
@@ -280,7 +282,7 @@ class Gate(BriefRepr):
         for rule, counted, estimators, segments in planned:
             for name in segments[0].names:
                 estimates = [
-                    estimate(own.rows(name), level) for estimate, own in zip(estimators, segments, strict=True)
+                    estimate(segment.rows(name), level) for estimate, segment in zip(estimators, segments, strict=True)
                 ]
                 ours, theirs = (RetrainedEstimates(tuple(s)) for s in (estimates[: len(new)], estimates[len(new) :]))
                 verdicts.append(_judge(rule, name, counted, ours, theirs, level))
@@ -311,7 +313,7 @@ def _gather(audits: Sequence[Audit], rows: Any, labels: Any, stress: Any, least:
             f"held-out labels are of one model, so each audit needs its own; got {len(listed)} for {len(audits)} audits"
         )
     labelled = [None if one is None else LabelledRows.of(one, least) for one in listed]
-    return [AuditEvidence(one, rows, labels, own) for one, own in zip(audits, labelled, strict=True)]
+    return [AuditEvidence(one, rows, labels, labels_of) for one, labels_of in zip(audits, labelled, strict=True)]
 
 
 def _list(given: Any, kind: Any) -> list[Any]:

@@ -91,8 +91,8 @@ class RetrainedEstimates:
             return shown[0]
         keys, places = np.unique(np.concatenate([one.keys for one in shown]), return_inverse=True)
         influence = np.bincount(places, np.concatenate([one.influence for one in shown]), len(keys)) / m
-        own = math.fsum(math.sqrt(math.fsum(one.influence**2)) for one in shown) / m
-        narrowed = math.sqrt(math.fsum(influence**2)) / own if own > 0.0 else 1.0
+        spread = math.fsum(math.sqrt(math.fsum(one.influence**2)) for one in shown) / m
+        narrowed = math.sqrt(math.fsum(influence**2)) / spread if spread > 0.0 else 1.0
         value = math.fsum(one.value for one in shown) / m
         below = narrowed * math.fsum(one.value - one.lower for one in shown) / m
         above = narrowed * math.fsum(one.upper - one.value for one in shown) / m
@@ -113,10 +113,10 @@ class RetrainedEstimates:
 
 def compare_retrained(new: RetrainedEstimates, old: RetrainedEstimates, level: float) -> DifferenceEstimate:
     """Return the difference of the means of two sides, with bounds that also cover how far retrained models differ."""
-    found = compare_estimates(new.average(), old.average())
+    difference = compare_estimates(new.average(), old.average())
     reach = _reach_of_training(level, new.values, old.values)
-    lower, upper = (math.hypot(end - found.value, reach) for end in (found.lower, found.upper))
-    return replace(found, lower=found.value - lower, upper=found.value + upper)
+    lower, upper = (math.hypot(end - difference.value, reach) for end in (difference.lower, difference.upper))
+    return replace(difference, lower=difference.value - lower, upper=difference.value + upper)
 
 
 def _reach_of_training(level: float, *sides: Sequence[float]) -> float:
@@ -162,8 +162,8 @@ def estimate_auroc(scores: Floats, positive: Booleans, keys: Keys, level: float)
         return Estimate(math.nan, len(scores), 0.0, 1.0, np.zeros(len(scores)), keys)
     # Of each positive row, the share of negative rows below it, and of each negative row the share above (ties half).
     among_all, among_own = stats.rankdata(scores), np.empty(len(scores))
-    for own in (positive, ~positive):
-        among_own[own] = stats.rankdata(scores[own])
+    for of_class in (positive, ~positive):
+        among_own[of_class] = stats.rankdata(scores[of_class])
     below = among_all - among_own
     component = np.where(positive, below / n_neg, 1.0 - below / n_pos)
     value = float(component[positive].mean())

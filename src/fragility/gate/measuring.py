@@ -47,12 +47,12 @@ class AuditEvidence:
         counted, keys = ~np.isnan(values), self.keys
 
         def estimate(segment: Booleans, level: float) -> Estimate:
-            own = segment & counted
+            chosen = segment & counted
             if positive is not None:
-                return estimate_auroc(values[own], positive[own], keys[own], level)
+                return estimate_auroc(values[chosen], positive[chosen], keys[chosen], level)
             if measure.kind == "share":
-                return estimate_share(values[own] > 0.0, keys[own], level)
-            return estimate_mean(values[own], keys[own], level)
+                return estimate_share(values[chosen] > 0.0, keys[chosen], level)
+            return estimate_mean(values[chosen], keys[chosen], level)
 
         return estimate
 
@@ -138,13 +138,13 @@ def cut_into_segments(by: str | None, audits: Sequence[AuditEvidence]) -> list[S
         return [Segments((None,), np.zeros(len(one.audit), dtype=np.int64)) for one in audits]
     if by == PREDICTED:
         names = tuple(write_class(label) for label in audits[0].audit.classes)
-        found = []
+        segments = []
         for one in audits:
             predicted = read_whole(one.audit, (), 0.0, columns=[PREDICTED]).predicted
             if other := sorted(set(predicted) - set(names)):
                 raise CertificateError(f"the earlier audit predicts {other[0]!r}, which is no class of the new model")
-            found.append(Segments(names, np.array([names.index(label) for label in predicted], dtype=np.int64)))
-        return found
+            segments.append(Segments(names, np.array([names.index(label) for label in predicted], dtype=np.int64)))
+        return segments
     rows = audits[0].rows
     if rows is None:
         raise DataError(
@@ -153,4 +153,4 @@ def cut_into_segments(by: str | None, audits: Sequence[AuditEvidence]) -> list[S
         )
     source = read_values(rows)
     coded = segment_rows(source, read_by(by, source.column_names), [one.audit for one in audits])
-    return [Segments(own[0].names, own[0].codes.astype(np.int64)) for own in coded]
+    return [Segments(cut[0].names, cut[0].codes.astype(np.int64)) for cut in coded]

@@ -91,10 +91,10 @@ class Rule:
     def __post_init__(self) -> None:
         check_fields(self, "a rule", DataError)
         given = [name for name in LIMITS if getattr(self, name) is not None]
-        wanted = ("at_most" if self.measured.larger_is_worse else "at_least", "allowance")
-        if len(given) != 1 or given[0] not in wanted:
+        allowed = ("at_most" if self.measured.larger_is_worse else "at_least", "allowance")
+        if len(given) != 1 or given[0] not in allowed:
             got = " and ".join(given) or "none"
-            raise DataError(f"a rule about {self.measure} has one limit, {wanted[0]} or allowance; got {got}")
+            raise DataError(f"a rule about {self.measure} has one limit, {allowed[0]} or allowance; got {got}")
         for name in ("groups", "above", "mode", "counted"):
             if name not in MEASURES[self.measure][1] and name in self.to_dict():
                 raise DataError(f"a rule about {self.measure} does not read {name}; leave it out")
@@ -118,7 +118,9 @@ class Rule:
             What the rules file holds: no defaults.
         """
         return {
-            each.name: getattr(self, each.name) for each in fields(self) if getattr(self, each.name) != each.default
+            entry.name: getattr(self, entry.name)
+            for entry in fields(self)
+            if getattr(self, entry.name) != entry.default
         }
 
 

@@ -69,17 +69,17 @@ ENTRIES: dict[str, Callable[[Audit], str]] = {
 
 def read_scales(rules: Sequence[Rule], audit: Audit) -> dict[str, str]:
     """Return the entries that scale what these rules measure, as an audit declares them, in words."""
-    wanted = {name for rule in rules for name in rule.measured.scales or ()}
-    return {name: write(audit) for name, write in ENTRIES.items() if name in wanted}
+    names = {name for rule in rules for name in rule.measured.scales or ()}
+    return {name: write(audit) for name, write in ENTRIES.items() if name in names}
 
 
 def check_scales(rule: Rule, audit: Audit, other: Audit) -> None:
     """Refuse two audits in which the measure of a rule has different scales."""
     theirs = read_scales([rule], other)
-    for name, own in read_scales([rule], audit).items():
-        if own != theirs[name]:
+    for name, value in read_scales([rule], audit).items():
+        if value != theirs[name]:
             raise DataError(
-                f"the rule about {rule.title!r} depends on {name}, which is {own:.120} in one audit and "
+                f"the rule about {rule.title!r} depends on {name}, which is {value:.120} in one audit and "
                 f"{theirs[name]:.120} in the other, so a difference between them is not the model's; audit both under "
                 "one protocol"
             )
@@ -87,9 +87,9 @@ def check_scales(rule: Rule, audit: Audit, other: Audit) -> None:
 
 def check_written_for(rule: Rule, audit: Audit, written_for: Mapping[str, str]) -> None:
     """Refuse an audit whose entries are others than those that the rules were written for."""
-    for name, own in read_scales([rule], audit).items():
-        if name in written_for and own != written_for[name]:
+    for name, value in read_scales([rule], audit).items():
+        if name in written_for and value != written_for[name]:
             raise DataError(
                 f"the rule about {rule.title!r} was written for audits whose {name} is {written_for[name]:.120}, and "
-                f"here it is {own:.120}; audit as the rules say, or derive rules for such audits"
+                f"here it is {value:.120}; audit as the rules say, or derive rules for such audits"
             )

@@ -174,8 +174,8 @@ class GateResult(Result):
         list of Section
             One section.
         """
-        told = [f"{line}." for line in (*self._tell_stability(), self._conclude())]
-        return [Section("verdicts", "", [self.tabulate(), Text(told)])]
+        sentences = [f"{line}." for line in (*self._tell_stability(), self._conclude())]
+        return [Section("verdicts", "", [self.tabulate(), Text(sentences)])]
 
     def tabulate(self) -> Table:
         """Return the verdicts as a table of a page.
@@ -209,16 +209,16 @@ class GateResult(Result):
     def _tell_stability(self) -> list[str]:
         """Return whether what was judged depends on the baseline: one line, or one per model where they differ."""
         if len(set(self.stability)) <= 1:
-            return [f"The finding under the declared baseline: {told}" for told in self.stability[:1]]
-        return [f"{model}: {told}" for model, told in zip(self.models, self.stability, strict=True)]
+            return [f"The finding under the declared baseline: {stability}" for stability in self.stability[:1]]
+        return [f"{model}: {stability}" for model, stability in zip(self.models, self.stability, strict=True)]
 
     def _conclude(self) -> str:
         counts = {outcome: sum(v.outcome == outcome for v in self.verdicts) for outcome in SIGNS}
-        told = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count)
+        counted = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count)
         sides = [len(side) for side in (self.models, self.against) if side]
         named = [f"{count} retrained models" if count > 1 else "one model" for count in sides]
         about = f"about {' against '.join(named)}, by their means; " if max(sides) > 1 else ""
-        text = f"{self.outcome}: {told} ({about}the verdicts hold together with {self.confidence:.0%} confidence)"
+        text = f"{self.outcome}: {counted} ({about}the verdicts hold together with {self.confidence:.0%} confidence)"
         return f"{text}; {FROM_ITSELF}" if self.from_itself else text
 
     def to_junit(self) -> str:

@@ -67,7 +67,7 @@ class EvaluatorSettings:
     @classmethod
     def read(cls, config: Mapping[str, Any]) -> EvaluatorSettings:
         """Return the settings; refuse unknown ones, and a protocol that is not said or said twice."""
-        known = [each.name for each in fields(cls)]
+        known = [setting.name for setting in fields(cls)]
         if unknown := [key for key in config if key not in known]:
             raise DataError(f"the evaluator 'fragility' has no setting {unknown[0]!r:.80}; it has {', '.join(known)}")
         settings = cls(**config)
@@ -152,7 +152,7 @@ class FragilityEvaluator(ModelEvaluator):
         """
         if model_type != CLASSIFIER:
             return False
-        if {each.name for each in fields(EvaluatorSettings)}.isdisjoint(evaluator_config or ()):
+        if {setting.name for setting in fields(EvaluatorSettings)}.isdisjoint(evaluator_config or ()):
             warnings.warn(
                 FragilityWarning(
                     "the evaluator 'fragility' is left out, because it was given neither 'protocol' nor 'train'; give "
@@ -197,12 +197,12 @@ class FragilityEvaluator(ModelEvaluator):
         labels = _take_labels(certs, dataset.labels_data)
         brittle = verdicts = None
         if stress is not None:
-            lends = settings.train is not None and any(isinstance(each, Donor) for each in stress.stressors)
+            lends = settings.train is not None and any(isinstance(stressor, Donor) for stressor in stress.stressors)
             donors = settings.read_training(dataset.targets_name) if lends else None
             brittle = label_brittle(wrapped, rows, protocol, stress, donors=donors, ids=ids, engine=settings.engine)
         if gate is not None:
-            own = rows if isinstance(rows, pd.DataFrame) else None
-            verdicts = gate.check(certs, settings.against, rows=own, labels=labels, stress=brittle)
+            table = rows if isinstance(rows, pd.DataFrame) else None
+            verdicts = gate.check(certs, settings.against, rows=table, labels=labels, stress=brittle)
         shown = settings.show_values or bool(settings.by)
         report = Report.of(
             certs,
@@ -334,11 +334,11 @@ def _list_artifacts(
     def place(file: str) -> str:
         return f"runs:/{run_id}/{name}/{file}"
 
-    found = {
+    artifacts = {
         f"{name}/report": TextEvaluationArtifact(place(REPORT), report.to_html()),
         f"{name}/protocol": JsonEvaluationArtifact(place(PROTOCOL), certs.protocol.to_dict()),
         f"{name}/certificates": CertificatesArtifact(place(CERTIFICATES), certs),
     }
     if verdicts is not None:
-        found[f"{name}/gate"] = JsonEvaluationArtifact(place(GATE), verdicts.to_dict())
-    return found
+        artifacts[f"{name}/gate"] = JsonEvaluationArtifact(place(GATE), verdicts.to_dict())
+    return artifacts

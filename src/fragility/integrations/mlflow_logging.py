@@ -181,15 +181,15 @@ def prepare_audit(
         home = Path(temporary)
         report.save(home / REPORT)
         audit.protocol.save(home / PROTOCOL)
-        own = [home / REPORT, home / PROTOCOL]
+        files = [home / REPORT, home / PROTOCOL]
         if gate is not None:
-            own += [gate.save(home / GATE), gate.save(home / "gate.md")]
+            files += [gate.save(home / GATE), gate.save(home / "gate.md")]
         yield PreparedAudit(
             name,
             {f"{name}/{key}": value for key, value in metrics.items()},
             {f"{name}/{key}": value[:LONGEST_PARAM] for key, value in _describe_audit(audit, numbers).items()},
             {f"{name}/{key}": value for key, value in _list_digests(audit, gate).items()},
-            {name: tuple(own), f"{name}/{CERTIFICATES}": _list_files(audit, home / CERTIFICATES)},
+            {name: tuple(files), f"{name}/{CERTIFICATES}": _list_files(audit, home / CERTIFICATES)},
         )
 
 
@@ -215,9 +215,9 @@ def _list_files(audit: Audit, folder: Path) -> tuple[Path, ...]:
         folder = audit.folder
         names = [MANIFEST_FILE, *(read_manifest(folder).files or ())]
         names += [SIGNATURE_FILE] if (folder / SIGNATURE_FILE).is_file() else []
-        return tuple(folder / each for each in names)
+        return tuple(folder / path for path in names)
     assert isinstance(audit, Certificates)
-    return tuple(sorted(each for each in audit.save(folder).iterdir() if not each.name.startswith(".")))
+    return tuple(sorted(path for path in audit.save(folder).iterdir() if not path.name.startswith(".")))
 
 
 def _describe_audit(audit: Audit, numbers: AuditNumbers) -> dict[str, str]:
@@ -255,13 +255,13 @@ def measure_audit(
     """Return the metrics of an audit by name, each with ``_low`` and ``_high``; none that no row shows."""
     evidence = AuditEvidence(audit, stress=None if stress is None else LabelledRows.of(stress, min_confidence))
     tally, every = audit.tally(min_confidence=min_confidence), np.ones(len(audit), dtype=bool)
-    found: dict[str, float] = {"rows": tally.rows, "confident_rows": tally.share("confident").count}
+    metrics: dict[str, float] = {"rows": tally.rows, "confident_rows": tally.share("confident").count}
     estimates: dict[str, Share | Estimate] = {}
     for name, measure in tally.measures.items():
         if name in SHARES:
             share = estimates[name] = tally.share(name)
             if share.rows and measure.unsettled is not None:  # a share is exact if no row is unsettled
-                found[f"{name}_unsettled"] = share.unsettled
+                metrics[f"{name}_unsettled"] = share.unsettled
         elif name.startswith(MEANS):
             estimates[name] = evidence.estimate(measure, min_confidence)(every, ONE_SIDED)
     if stress is not None:
@@ -269,8 +269,8 @@ def measure_audit(
         estimates["brittle"] = share_of(round(brittle.value * brittle.rows) if brittle.rows else 0, brittle.rows)
     for name, estimate in estimates.items():
         if estimate.rows:
-            found |= {name: estimate.value, f"{name}_low": estimate.lower, f"{name}_high": estimate.upper}
-    return found
+            metrics |= {name: estimate.value, f"{name}_low": estimate.lower, f"{name}_high": estimate.upper}
+    return metrics
 
 
 def _count_verdicts(gate: GateResult | None) -> dict[str, float]:

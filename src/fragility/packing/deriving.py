@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from fragility.packing.figures import AUDIT, VERDICTS, Figure, SourceReader, list_figures
+from fragility.packing.figures import AUDIT, VERDICTS, PackFigure, SourceReader, list_figures
 from fragility.packing.guidance import Finding, find_answers
 from fragility.packing.pages import render_card, render_index
 from fragility.packing.sources import CARD, INDEX, PROTOCOL, REPORT, REPORT_NUMBERS, VERDICTS_TEXT, Evidence
@@ -20,7 +20,7 @@ from fragility.report import Report
 class Derived:
     """What follows from the sources of a pack."""
 
-    figures: tuple[Figure, ...]
+    figures: tuple[PackFigure, ...]
     findings: tuple[Finding, ...]
     files: Mapping[str, bytes]
     reader: SourceReader  # that computed the figures

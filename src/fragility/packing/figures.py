@@ -31,7 +31,7 @@ Source = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class PackFigure:
     """One number of a pack."""
 
     name: str
@@ -140,7 +140,7 @@ def describe_source(source: Mapping[str, Any], audit: Audit) -> str:
             return f"{'sum' if value == 'total' else 'mean'} of {measure.columns[0]} over {rows}"
 
 
-def list_figures(reader: SourceReader, min_confidence: float) -> list[Figure]:
+def list_figures(reader: SourceReader, min_confidence: float) -> list[PackFigure]:
     """Return every figure that the files of a pack hold."""
     found = []
     for name, label, write, source in _declare_figures(reader, min_confidence):
@@ -150,7 +150,7 @@ def list_figures(reader: SourceReader, min_confidence: float) -> list[Figure]:
             share = reader.measure(source)
             interval = f"{share.lower:.1%} to {share.upper:.1%}"
             shown = shown if share.exact else f"at least {shown}"
-        found.append(Figure(name, label, value, shown, interval, source))
+        found.append(PackFigure(name, label, value, shown, interval, source))
     return found
 
 

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
 
-from fragility.packing.figures import Figure
+from fragility.packing.figures import PackFigure
 
 Status: TypeAlias = Literal["shown", "in part", "not covered"]
 CHECKED = "November 2026"
@@ -27,7 +27,7 @@ class Framework:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class Requirement:
     """One thing that a framework asks for."""
 
     framework: str
@@ -84,108 +84,108 @@ WRONG = ("exposed_wrong", "exposed_noisy", "exposed_stale")
 RATES = ("lost", "reliability_lost")
 
 QUESTIONS = (
-    Question(
+    Requirement(
         "eu", "15(1)", "An appropriate level of accuracy and robustness, held over the whole lifecycle.",
         (*LOSS, "accuracy"),
         "How far the decisions of this model on these rows depend on single pieces of evidence",
         "Whether the level is appropriate, and whether it lasts: a pack is of one model at one time",
     ),
-    Question(
+    Requirement(
         "eu", "15(3)", "Levels and measures of accuracy, declared in the instructions for use.",
         ("accuracy", "confident_accuracy"),
         "Accuracy on the audited rows, to be declared with how these rows were chosen",
         "Other measures, and the instructions for use themselves",
     ),
-    Question(
+    Requirement(
         "eu", "15(4), faults", "Resilience to errors, faults and inconsistencies in the system or around it.",
         LOSS,
         "Which decisions change when evidence is lost, how many pieces it takes, and which cannot be lost that way",
         "Faults other than the losses that the protocol declares",
     ),
-    Question(
+    Requirement(
         "eu", "15(4), wrong input", "The same where values are there but wrong, noisy or in another unit.",
         WRONG,
         "Which decisions depend on such values, mode by mode",
         "Faults other than the failure modes that the audit assessed",
     ),
-    Question(
+    Requirement(
         "eu", "15(4), other systems", "Inconsistencies that arise between systems, such as a converted model.",
         ("parity_",),
         "Whether the deployed artefact answers as the audited model does, on rows and on degraded states of them",
         "Other artefacts than the one compared, and what changes in a service later",
     ),
-    Question(
+    Requirement(
         "eu", "15(4), redundancy", "Technical redundancy, such as backup or fail-safe plans.",
         RATES,
         "How many decisions outages cost at the declared rates",
         "The plans themselves",
     ),
-    Question(
+    Requirement(
         "eu", "15(4), backups", "Which evidence to make redundant first.",
         ("reliability_first",),
         "Which field a backup saves most decisions for, at the declared rates",
         "What a backup costs",
     ),
-    Question("eu", "15(4), feedback", "Systems that go on learning: outputs must not come back as biased inputs."),
-    Question("eu", "15(5)", "Resilience to attacks: poisoned data or models, adversarial examples, leaks."),
-    Question(
+    Requirement("eu", "15(4), feedback", "Systems that go on learning: outputs must not come back as biased inputs."),
+    Requirement("eu", "15(5)", "Resilience to attacks: poisoned data or models, adversarial examples, leaks."),
+    Requirement(
         "us", "Development and testing", "Tests that the model is sound, also with unusual and missing inputs.",
         (*LOSS, *WRONG),
         "What each decision rests on, and what its loss does, for every audited row",
         "The choice of method and of data, and the purpose",
     ),
-    Question(
+    Requirement(
         "us", "Limitations", "Known limitations, documented for those who use the model.",
         LOSS,
         "The decisions that rest on little, listed one by one in the report, and the limits of the method itself",
         "Limitations that do not concern evidence",
     ),
-    Question(
+    Requirement(
         "us", "Outcomes analysis", "Predictions compared with what came out.",
         ("accuracy", "confident_accuracy"),
         "Accuracy on the audited rows",
         "Other rows, later outcomes, and the cost of errors",
     ),
-    Question(
+    Requirement(
         "us", "Ongoing monitoring", "The model followed after its release, with thresholds that lead to action.",
         ("gate",),
         "Verdicts by declared rules, which a later audit can be held to",
         "Later audits: this pack is of one time",
     ),
-    Question(
+    Requirement(
         "us", "Implementation", "The model in use is the one that was validated.",
         ("parity_",),
         "A comparison of the audited model with the artefact in use",
         "Inputs and processes around it",
     ),
-    Question(
+    Requirement(
         "us", "Validation by others", "Validation by people who did not develop the model and can challenge it.",
         ("rows",),
         "Every claim can be computed again by somebody else, who need not trust whoever made the audit",
         "Who did so, and what they concluded",
     ),
-    Question("us", "Governance", "Inventory, materiality, policies, roles, and oversight of vendors."),
-    Question("uk", "Principle 1", "Models identified, listed and classified by their risk."),
-    Question("uk", "Principle 2", "Governance: the board, accountable people, policies."),
-    Question(
+    Requirement("us", "Governance", "Inventory, materiality, policies, roles, and oversight of vendors."),
+    Requirement("uk", "Principle 1", "Models identified, listed and classified by their risk."),
+    Requirement("uk", "Principle 2", "Governance: the board, accountable people, policies."),
+    Requirement(
         "uk", "Principle 3", "Sound development, implementation and use: tests, data, limits, deployment.",
         (*LOSS, *WRONG, "parity_"),
         "Tests of what decisions rest on, with the protocol that declares them",
         "Design, data and use",
     ),
-    Question(
+    Requirement(
         "uk", "Principle 4", "Independent validation, in proportion to the risk.",
         ("rows",),
         "Material for a validator: certificates that can be computed again, claim by claim",
         "The validation itself",
     ),
-    Question(
+    Requirement(
         "uk", "Principle 5, limits", "Limits on the use of a model that falls short.",
         ("gate",),
         "Limits that the audit was held to",
         "Whether they are the right ones, and what follows where one is broken",
     ),
-    Question(
+    Requirement(
         "uk", "Principle 5, mitigants", "Other mitigants where a model falls short: reviews, adjustments, better data.",
         RATES,
         "How many decisions outages cost, so how many a more reliable feed can save",
@@ -194,25 +194,25 @@ QUESTIONS = (
 )  # fmt: skip
 
 
-def find_answers(figures: Collection[Figure]) -> list[Finding]:
+def find_answers(figures: Collection[PackFigure]) -> list[Finding]:
     """Return what a pack with these figures answers to each question."""
     names = [figure.name for figure in figures if figure.value is not None]
     findings = []
     for question in QUESTIONS:
-        own = tuple(name for name in names if any(_belongs(name, wanted) for wanted in question.shown_by))
-        if not own:
+        shown = tuple(name for name in names if any(_belongs(name, beginning) for beginning in question.shown_by))
+        if not shown:
             says = "Not covered by this audit."
             says += f" It would show: {_lower(question.answer)}." if question.answer else ""
             status: Status = "not covered"
         else:
             says = f"{question.answer}." + (f" Not covered: {_lower(question.missing)}." if question.missing else "")
             status = "in part" if question.missing else "shown"
-        findings.append(Finding(question.framework, question.place, question.asks, status, says, own))
+        findings.append(Finding(question.framework, question.place, question.asks, status, says, shown))
     return findings
 
 
-def _belongs(name: str, wanted: str) -> bool:
-    return name == wanted or (wanted.endswith("_") and name.startswith(wanted))
+def _belongs(name: str, beginning: str) -> bool:
+    return name == beginning or (beginning.endswith("_") and name.startswith(beginning))
 
 
 def _lower(sentence: str) -> str:

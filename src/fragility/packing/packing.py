@@ -43,7 +43,7 @@ from fragility.packing.sources import (
     PACK_KEY,
     RULES,
     STRESS,
-    Settings,
+    PackSettings,
     audit_files,
     list_given,
     list_sources,
@@ -179,7 +179,7 @@ def pack(
             raise CertificateError(f"{folder} cannot be packed, its {wrong[0].name} is wrong: {wrong[0].detail}")
     level = open_audit(source).confident_from(min_confidence)
     level = float(level) if is_number(level) else level
-    settings = Settings(title, level, certificates, author, purpose, date)
+    settings = PackSettings(title, level, certificates, author, purpose, date)
     try:
         with staging(target) as folder:
             _copy_audit(source, folder / AUDIT, certificates=True)
@@ -244,11 +244,11 @@ def _copy_documents(
             raise DataError(f"stress must be what label_brittle returns, or its table, got {type(stress).__name__}")
         _write_stress(folder, table)
     compared = (parity,) if isinstance(parity, ModelParity) else tuple(parity)
-    for place, each in enumerate(compared):
-        if not isinstance(each, ModelParity):
-            raise DataError(f"parity must be what check_parity returns, got {type(each).__name__}")
+    for place, one in enumerate(compared):
+        if not isinstance(one, ModelParity):
+            raise DataError(f"parity must be what check_parity returns, got {type(one).__name__}")
         (folder / PARITY).mkdir(exist_ok=True)
-        (each if values else each.without_values()).save(folder / PARITY / f"{place}.json")
+        (one if values else one.without_values()).save(folder / PARITY / f"{place}.json")
     if reliability is not None:
         if not isinstance(reliability, FailureProbability):
             raise DataError(
@@ -292,14 +292,14 @@ def _copy_key(target: Path, key: str | os.PathLike[str]) -> None:
     shutil.copyfile(key, target)
 
 
-def _write_document(folder: Path, settings: Settings, derived: Derived, audit: Audit) -> bytes:
+def _write_document(folder: Path, settings: PackSettings, derived: Derived, audit: Audit) -> bytes:
     files = describe_files(folder, list_files(folder))
     data = canonical_bytes(describe_pack(settings, derived, audit, files))
     write_bytes(folder / PACK_FILE, data)
     return data
 
 
-def describe_pack(settings: Settings, derived: Derived, audit: Audit, files: Mapping[str, Any]) -> dict[str, Any]:
+def describe_pack(settings: PackSettings, derived: Derived, audit: Audit, files: Mapping[str, Any]) -> dict[str, Any]:
     """Return a pack's own document."""
     return {
         "format": FORMAT,
@@ -370,8 +370,8 @@ def verify_pack(
             holds = HOLDS if document["fragility"] == __version__ else HOLDS_AS_SIGNED
             checks = _run_checks(folder, document, data, audit, public_key)
             believed = join_names([source.name for source in list_given(folder)])
-            told = f"{holds}; these sources are believed as they are: {believed}; {VERIFIES}"
-            return Outcome(tuple(checks), told)
+            holds_text = f"{holds}; these sources are believed as they are: {believed}; {VERIFIES}"
+            return Outcome(tuple(checks), holds_text)
         except MALFORMED as error:
             if isinstance(error, FragilityError):
                 raise
@@ -382,7 +382,7 @@ def _run_checks(folder: Path, document: dict[str, Any], data: bytes, audit: Any,
     checks = [_check_files(folder, document["files"])]
     if not checks[0].passed:
         return checks
-    settings = Settings.from_dict(document["settings"])
+    settings = PackSettings.from_dict(document["settings"])
     if not settings.certificates and audit is None:
         raise VerificationError(
             "the certificates are not in this pack, so its figures cannot be computed; name the audit's folder with ",
@@ -428,8 +428,8 @@ def _check_files(folder: Path, listed: Any) -> Check:
         return Check("files", False, f"{missing[0]} is listed in {PACK_FILE} and missing here")
     if added := sorted(set(there) - set(listed)):
         return Check("files", False, f"{added[0]} is no file of this pack: {PACK_FILE} does not list it")
-    found = describe_files(folder, there)
-    if changed := [name for name in there if found[name] != listed[name]]:
+    present = describe_files(folder, there)
+    if changed := [name for name in there if present[name] != listed[name]]:
         return Check("files", False, f"{changed[0]} was changed: {PACK_FILE} states another digest")
     return Check("files", True, f"{len(there)} files, each with the digest that {PACK_FILE} states")
 
@@ -470,14 +470,14 @@ def _decode_floats(value: Any) -> Any:
 
 
 def _check_pages(
-    folder: Path, document: dict[str, Any], settings: Settings, derived: Derived, audit: Audit, *, signed: bool
+    folder: Path, document: dict[str, Any], settings: PackSettings, derived: Derived, audit: Audit, *, signed: bool
 ) -> Check:
     """Compare verdicts, report, answers and pages with those made again."""
     listed = {name for name in document["files"] if name in DERIVED}
     if document["fragility"] != __version__:
-        told = f"written by fragility {document['fragility']!s:.40}, so they cannot be made again by {__version__}; "
+        message = f"written by fragility {document['fragility']!s:.40}, so they cannot be made again by {__version__}; "
         remedy = "they are as they were signed" if signed else "check the pack with that version, or with a public key"
-        return Check("pages", signed, told + remedy)
+        return Check("pages", signed, message + remedy)
     for name, data in derived.files.items():
         if name not in listed or document["files"][name]["digest"] != digest_bytes(data):
             return Check("pages", False, f"{name} is not what follows from the sources of this pack")
@@ -492,22 +492,22 @@ def _check_pages(
 
 def _check_signature(folder: Path, data: bytes, public_key: Any) -> list[Check]:
     """Verify the signature by the key given; without one by that of the pack, which only shows that they agree."""
-    path, own = folder / SIGNATURE_FILE, folder / PACK_KEY
-    if public_key is None and not path.exists() and not own.exists():
+    path, pack_key = folder / SIGNATURE_FILE, folder / PACK_KEY
+    if public_key is None and not path.exists() and not pack_key.exists():
         return []
     if not path.exists():
-        lost = f"; it was, by the key in {PACK_KEY}" if own.exists() else ""
+        lost = f"; it was, by the key in {PACK_KEY}" if pack_key.exists() else ""
         return [Check("signature", False, f"this pack is not signed{lost}")]
-    if public_key is None and not own.exists():
+    if public_key is None and not pack_key.exists():
         return [Check("signature", False, f"{SIGNATURE_FILE} is there without {PACK_KEY}, as no pack is written")]
-    key = load_public_key(own if public_key is None else public_key)
+    key = load_public_key(pack_key if public_key is None else public_key)
     envelope, statement = _read_statement(path)
     if not is_signed_by(envelope, key):
         return [Check("signature", False, f"{SIGNATURE_FILE} has no valid signature by this key")]
     if statement != _state_pack(data):
         return [Check("signature", False, "another pack was signed than the one here")]
-    told = "" if public_key is not None else ", which is in this pack; whose it is, a public key from elsewhere tells"
-    return [Check("signature", True, f"by the key {key.keyid[:16]}{told}")]
+    origin = "" if public_key is not None else ", which is in this pack; whose it is, a public key from elsewhere tells"
+    return [Check("signature", True, f"by the key {key.keyid[:16]}{origin}")]
 
 
 def _read_statement(path: Path) -> tuple[Envelope, Statement]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fragility.base.text import replace_controls
 from fragility.blocks.baselines.comparison import name_stability
 from fragility.gate.verdicts import GateResult
-from fragility.packing.figures import AUDIT, LABELS, RELIABILITY, VERDICTS, Figure, describe_source, list_parities
+from fragility.packing.figures import AUDIT, LABELS, RELIABILITY, VERDICTS, PackFigure, describe_source, list_parities
 from fragility.packing.guidance import FRAMEWORKS, Finding
 from fragility.packing.sources import (
     AUDIT_KEY,
@@ -25,7 +25,6 @@ from fragility.packing.sources import (
 )
 from fragility.pages.rendering import render_html, render_markdown_block
 from fragility.pages.sections import (
-    Block,
     Cell,
     Command,
     Document,
@@ -35,6 +34,7 @@ from fragility.pages.sections import (
     Lists,
     Notice,
     Numbers,
+    PageBlock,
     Section,
     Table,
     Text,
@@ -52,74 +52,76 @@ VERIFY = "fragility verify PACK/audit --model MODEL --data DATA"
 # --- what was shown, and what was not ---------------------------------------------------------------------------
 
 
-def tell_shown(evidence: Evidence, by_name: dict[str, Figure]) -> list[str]:
+def tell_shown(evidence: Evidence, by_name: dict[str, PackFigure]) -> list[str]:
     """Return what the pack shows, a line each."""
-    audit, told = evidence.audit, []
-    told.append(f"What {by_name['rows'].shown} predictions rest on: which groups of evidence, and when each one flips.")
+    audit, lines = evidence.audit, []
+    lines.append(
+        f"What {by_name['rows'].shown} predictions rest on: which groups of evidence, and when each one flips."
+    )
     if audit.baselines is not None:
-        told.append(f"Whether this depends on what stands in for lost evidence: {name_stability(audit.baselines)}.")
+        lines.append(f"Whether this depends on what stands in for lost evidence: {name_stability(audit.baselines)}.")
     if "searched" in by_name:
-        told.append(
+        lines.append(
             f"The smallest set of groups whose loss flips it, searched for {by_name['searched'].shown} of them."
         )
     modes = (
         [] if audit.modes_declaration is None else [mode for mode in audit.modes_declaration.units if mode != "lost"]
     )
     if modes:
-        told.append(f"What happens when evidence is not lost but {' or '.join(modes)}.")
+        lines.append(f"What happens when evidence is not lost but {' or '.join(modes)}.")
     for name in ("lost", "reliability_lost"):
         if name in by_name:
-            told.append(f"{by_name[name].shown} {by_name[name].label}.")
+            lines.append(f"{by_name[name].shown} {by_name[name].label}.")
     if "accuracy" in by_name:
-        told.append(f"{by_name['accuracy'].shown} {by_name['accuracy'].label}.")
+        lines.append(f"{by_name['accuracy'].shown} {by_name['accuracy'].label}.")
     if evidence.verdicts is not None and not evidence.verdicts.from_itself:
         count = write_count(len(evidence.verdicts.verdicts), "verdict")
-        told.append(f"{count} of a gate: {evidence.verdicts.outcome}.")
-    told += [
-        f"{found.b.name} {'answers' if found.agrees else 'does NOT answer'} as the audited model does, "
-        f"compared in {found.states:,} states."
-        for found in evidence.parities
+        lines.append(f"{count} of a gate: {evidence.verdicts.outcome}.")
+    lines += [
+        f"{parity.b.name} {'answers' if parity.agrees else 'does NOT answer'} as the audited model does, "
+        f"compared in {parity.states:,} states."
+        for parity in evidence.parities
     ]
     if evidence.verified is not None:
-        told.append(f"The audit is signed, validly under the key {evidence.verified[:16]} in this pack.")
-    return told
+        lines.append(f"The audit is signed, validly under the key {evidence.verified[:16]} in this pack.")
+    return lines
 
 
 def tell_missing(evidence: Evidence, findings: Sequence[Finding]) -> list[str]:
     """Return what the pack does not show, a line each."""
     audit, lattice = evidence.audit, evidence.audit.lattice_declaration
-    told = []
+    lines = []
     if audit.baselines is None:
-        told.append("Whether the finding depends on the baseline: it was not compared under others.")
+        lines.append("Whether the finding depends on the baseline: it was not compared under others.")
     if audit.modes_declaration is None:
-        told.append("Wrong, noisy or stale values: the audit has no failure modes.")
+        lines.append("Wrong, noisy or stale values: the audit has no failure modes.")
     if (lattice is None or not lattice.has_failures) and evidence.reliability is None:
-        told.append("How many decisions outages cost: no rates were declared.")
+        lines.append("How many decisions outages cost: no rates were declared.")
     if evidence.labels is None:
-        told.append("Whether predictions are right: no true classes were given.")
+        lines.append("Whether predictions are right: no true classes were given.")
     if evidence.verdicts is None:
-        told.append("Whether the result is acceptable: no rules were declared.")
+        lines.append("Whether the result is acceptable: no rules were declared.")
     elif evidence.verdicts.from_itself:
-        told.append("Whether the result is acceptable: the rules were derived from this very audit.")
+        lines.append("Whether the result is acceptable: the rules were derived from this very audit.")
     if not evidence.parities:
-        told.append("Whether the deployed model is the audited one: no artefact was compared.")
+        lines.append("Whether the deployed model is the audited one: no artefact was compared.")
     if not evidence.signers:
-        told.append("Who stands behind the audit: it is not signed.")
+        lines.append("Who stands behind the audit: it is not signed.")
     elif evidence.verified is None:
-        told.append("Whether the signature is valid: no public key was given.")
+        lines.append("Whether the signature is valid: no public key was given.")
     if not evidence.settings.certificates:
-        told.append("The certificates themselves: this pack names them by digest only.")
-    told.append("Robustness in general: certificates are witnesses of fragility under the declared protocol.")
-    asked = {"eu": "AI Act", "us": "SR 26-2", "uk": "SS1/23"}
-    left = [f"{asked[found.framework]} {found.place}" for found in findings if found.status == "not covered"]
-    told.append(f"Not covered by this audit, of {len(findings)} questions below: {'; '.join(left)}.")
-    return told
+        lines.append("The certificates themselves: this pack names them by digest only.")
+    lines.append("Robustness in general: certificates are witnesses of fragility under the declared protocol.")
+    names = {"eu": "AI Act", "us": "SR 26-2", "uk": "SS1/23"}
+    left = [f"{names[finding.framework]} {finding.place}" for finding in findings if finding.status == "not covered"]
+    lines.append(f"Not covered by this audit, of {len(findings)} questions below: {'; '.join(left)}.")
+    return lines
 
 
 # --- index ------------------------------------------------------------------------------------------------------
 
 
-def render_index(evidence: Evidence, figures: Sequence[Figure], findings: Sequence[Finding]) -> str:
+def render_index(evidence: Evidence, figures: Sequence[PackFigure], findings: Sequence[Finding]) -> str:
     """Return the first page of a pack."""
     settings, manifest = evidence.settings, evidence.audit.manifest
     by_name = {figure.name: figure for figure in figures}
@@ -135,7 +137,7 @@ def render_index(evidence: Evidence, figures: Sequence[Figure], findings: Sequen
     if evidence.verdicts is not None:
         judged = f"Judged by declared rules: {evidence.verdicts.outcome}."
         lead.append(NO_VERDICT if evidence.verdicts.from_itself else judged)
-    unlike = [found.b.name for found in evidence.parities if not found.agrees]
+    unlike = [parity.b.name for parity in evidence.parities if not parity.agrees]
     own_rules = evidence.verdicts is not None and evidence.verdicts.from_itself
     big = [name for name in BIG if name in by_name and (name != "gate" or not own_rules)][:MOST_BIG]
     sides = (
@@ -143,7 +145,7 @@ def render_index(evidence: Evidence, figures: Sequence[Figure], findings: Sequen
         ("What was not", tell_missing(evidence, findings), True),
     )
     links = [(REPORT, "The report"), ("#figures", "Every figure with its source"), ("#check", "How to check this pack")]
-    summary: list[Block] = [
+    summary: list[PageBlock] = [
         Lead(lead),
         *([Notice(f"{', '.join(unlike)} is not the model that was audited.")] if unlike else []),
         Numbers([_tell_number(by_name[name]) for name in big]),
@@ -161,7 +163,7 @@ def render_index(evidence: Evidence, figures: Sequence[Figure], findings: Sequen
     return render_html(Document(title, byline, sections, GENERATOR))
 
 
-def _show_figures(evidence: Evidence, figures: Sequence[Figure]) -> Section:
+def _show_figures(evidence: Evidence, figures: Sequence[PackFigure]) -> Section:
     text = (
         "A figure of certificates is computed from their table in the folder audit; fragility pack check computes it "
         "again. fragility verify computes the certificates themselves again, from the model and the rows."
@@ -175,11 +177,11 @@ def _show_figures(evidence: Evidence, figures: Sequence[Figure]) -> Section:
 def _show_verdicts(result: GateResult) -> Section:
     outcome = "none, by rules from this very audit" if result.from_itself else result.outcome
     text = "A verdict is inconclusive if the rows at hand cannot tell."
-    blocks: list[Block] = [Text([text]), Links([("The rules", RULES)]), result.tabulate()]
+    blocks: list[PageBlock] = [Text([text]), Links([("The rules", RULES)]), result.tabulate()]
     return Section("gate", f"Verdicts of the gate: {outcome}", blocks)
 
 
-def _show_guidance(findings: Sequence[Finding], by_name: dict[str, Figure]) -> list[Section]:
+def _show_guidance(findings: Sequence[Finding], by_name: dict[str, PackFigure]) -> list[Section]:
     text = (
         "Questions are in our own words. This is a map of evidence and no legal advice: a pack makes no model "
         "compliant, and whoever relies on a text reads the text."
@@ -188,13 +190,13 @@ def _show_guidance(findings: Sequence[Finding], by_name: dict[str, Figure]) -> l
     for framework in FRAMEWORKS:
         rows = [
             (
-                found.place,
-                found.asks,
-                Cell(found.status, amiss=found.status == "not covered"),
-                Cell(found.says, more=[(by_name[name].shown, f"#figure-{name}") for name in found.figures]),
+                finding.place,
+                finding.asks,
+                Cell(finding.status, amiss=finding.status == "not covered"),
+                Cell(finding.says, more=[(by_name[name].shown, f"#figure-{name}") for name in finding.figures]),
             )
-            for found in findings
-            if found.framework == framework.key
+            for finding in findings
+            if finding.framework == framework.key
         ]
         table = Table("", ("Place", "Asks for", "Status", "What this pack shows, with its figures"), rows, words=4)
         standing = Text([f"{framework.standing} Checked: {framework.checked}"])
@@ -217,27 +219,27 @@ def _show_checks(evidence: Evidence) -> Section:
     return Section("check", "How to check it", [*commands, Facts(facts)])
 
 
-def _tell_number(figure: Figure) -> tuple[str, str]:
+def _tell_number(figure: PackFigure) -> tuple[str, str]:
     """Return a large number, and what it counts."""
     return figure.shown, figure.label if figure.interval is None else f"{figure.label} ({figure.interval})"
 
 
 def _list_checks(evidence: Evidence) -> list[tuple[str, str]]:
     where = "" if evidence.settings.certificates else " --audit AUDIT"
-    found = [
+    checks = [
         ("Every file, every figure and every page of this pack, made again from its certificates:", CHECK + where),
         ("Every claim of every certificate, computed again from the model and the rows:", VERIFY),
     ]
     if evidence.signers:
         signed = "fragility verify PACK/audit --public-key KEY"
-        found.append(("Who signed the audit, with a public key from where you trust it:", signed))
-    return found
+        checks.append(("Who signed the audit, with a public key from where you trust it:", signed))
+    return checks
 
 
 def _list_contents(evidence: Evidence) -> Table:
     """Return the files of a pack and what they hold."""
     held = "certificates, " if evidence.settings.certificates else ""
-    found = [
+    files = [
         (REPORT, "The report: what predictions rest on, who is exposed, which cases to look at"),
         (REPORT_NUMBERS, "Every number of the report"),
         (PROTOCOL, "The protocol: what may fail, and toward what"),
@@ -260,17 +262,17 @@ def _list_contents(evidence: Evidence) -> Table:
         PACK_KEY: "The public key of whoever signed this pack; the same holds for it",
     }
     there = {VERDICTS, VERDICTS_TEXT} if evidence.verdicts is not None else set()
-    found += [(name, text) for name, text in optional.items() if name in there or (evidence.folder / name).exists()]
-    found += [
+    files += [(name, text) for name, text in optional.items() if name in there or (evidence.folder / name).exists()]
+    files += [
         (name, "A comparison of the audited model with another artefact") for name in list_parities(evidence.folder)
     ]
-    return Table("", ("File", "What it holds"), [(Cell(name, link=name), text) for name, text in found], words=2)
+    return Table("", ("File", "What it holds"), [(Cell(name, link=name), text) for name, text in files], words=2)
 
 
 # --- model card -------------------------------------------------------------------------------------------------
 
 
-def render_card(evidence: Evidence, figures: Sequence[Figure], findings: Sequence[Finding]) -> str:
+def render_card(evidence: Evidence, figures: Sequence[PackFigure], findings: Sequence[Finding]) -> str:
     """Return Markdown for a model card, without a heading of its own: a card's sections have theirs."""
     by_name, manifest = {figure.name: figure for figure in figures}, evidence.audit.manifest
     opening = (
@@ -278,7 +280,7 @@ def render_card(evidence: Evidence, figures: Sequence[Figure], findings: Sequenc
         f"The model is known by the fingerprint {manifest.model.fingerprint}."
     )
     check = f"All figures follow from the certificates in the evidence pack ({INDEX}). To check them:"
-    blocks: list[Block] = [
+    blocks: list[PageBlock] = [
         Text([opening]),
         Table("", ("figure", "value"), [(figure.label, figure.told) for figure in figures]),
         Lists([("Shown", tell_shown(evidence, by_name), False), ("Not shown", tell_missing(evidence, findings), True)]),

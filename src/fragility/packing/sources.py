@@ -48,7 +48,7 @@ SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class PackSettings:
     """What a pack says beyond its sources; kept in its document, so that pages can be made again."""
 
     title: str = "Evidence pack"
@@ -71,9 +71,9 @@ class Settings:
                 raise DataError(f"{name} of a pack holds a lone surrogate, which no file can; got {value!r:.80}")
 
     @classmethod
-    def from_dict(cls, document: Any) -> Settings:
+    def from_dict(cls, document: Any) -> PackSettings:
         """Return the settings in a pack's document; floats are written in hexadecimal there."""
-        names = {each.name for each in fields(cls)}
+        names = {one.name for one in fields(cls)}
         if not isinstance(document, Mapping) or set(document) != names:
             raise CertificateError(f"the settings of a pack are exactly {', '.join(sorted(names))}")
         try:
@@ -87,7 +87,7 @@ class Evidence:
     """What the sources of a pack say, read and brought together."""
 
     folder: Path
-    settings: Settings
+    settings: PackSettings
     audit: StoredAudit
     signers: tuple[str, ...]  # key ids that the audit's envelope names, whether or not the signatures are valid
     verified: str | None  # the key under which the audit's signature is valid
@@ -99,23 +99,23 @@ class Evidence:
     stress: pa.Table | None
 
 
-def read_evidence(folder: Path, settings: Settings, audit: StoredAudit | None = None) -> Evidence:
+def read_evidence(folder: Path, settings: PackSettings, audit: StoredAudit | None = None) -> Evidence:
     """Read the sources of a pack; refuse what does not belong together. ``audit`` where it does not lie in the pack."""
-    own = open_audit(folder / AUDIT) if audit is None else audit
+    opened = open_audit(folder / AUDIT) if audit is None else audit
     labels = None if not (folder / LABELS).exists() else read_labels(folder)
-    stress = _read_stress(folder / STRESS, own) if (folder / STRESS).exists() else None
+    stress = _read_stress(folder / STRESS, opened) if (folder / STRESS).exists() else None
     parities = tuple(ModelParity.load(folder / name) for name in list_parities(folder))
     for compared in parities:
-        if compared.a.fingerprint != own.manifest.model.fingerprint:
+        if compared.a.fingerprint != opened.manifest.model.fingerprint:
             raise DataError(
                 f"the comparison of {compared.a.name} with {compared.b.name} is of another model than the audit's; "
                 "compare the audited model with its artefact"
             )
     gate = Gate.load(folder / RULES) if (folder / RULES).exists() else None
-    verdicts = None if gate is None else _judge(gate, own, folder, labels, stress)
-    signers, verified = _read_signers(folder, own)
-    reliability = _read_reliability(folder, own) if (folder / RELIABILITY).exists() else None
-    return Evidence(folder, settings, own, signers, verified, parities, gate, verdicts, reliability, labels, stress)
+    verdicts = None if gate is None else _judge(gate, opened, folder, labels, stress)
+    signers, verified = _read_signers(folder, opened)
+    reliability = _read_reliability(folder, opened) if (folder / RELIABILITY).exists() else None
+    return Evidence(folder, settings, opened, signers, verified, parities, gate, verdicts, reliability, labels, stress)
 
 
 def _read_stress(path: Path, audit: Audit) -> pa.Table:
@@ -151,9 +151,9 @@ def read_labels(folder: Path) -> dict[Hashable, Any]:
 
 def _read_reliability(folder: Path, audit: Audit) -> FailureProbability:
     """Return a reliability analysis; refuse one of another audit, or one that contradicts itself."""
-    found = FailureProbability.from_dict(SourceReader(folder, audit).document(RELIABILITY))
-    found.check_audit(audit)
-    return found
+    reliability = FailureProbability.from_dict(SourceReader(folder, audit).document(RELIABILITY))
+    reliability.check_audit(audit)
+    return reliability
 
 
 def _read_signers(folder: Path, audit: StoredAudit) -> tuple[tuple[str, ...], str | None]:
@@ -190,17 +190,17 @@ def list_given(folder: Path) -> list[Given]:
         RELIABILITY: Given("the reliability analysis", "that it is of the audited rows, and adds up"),
         PARITY: Given("the comparisons of models", "that they name the audited model"),
     }
-    there = [each for name, each in given.items() if (folder / name).exists()]
+    there = [given_source for name, given_source in given.items() if (folder / name).exists()]
     return [Given("the certificates", "their digests, and that they agree with their manifest"), *there]
 
 
-def list_sources(folder: Path, settings: Settings) -> list[str]:
+def list_sources(folder: Path, settings: PackSettings) -> list[str]:
     """Return the files of a pack that are its sources; it has no others but those derived from them."""
-    found = [f"{AUDIT}/{name}" for name in audit_files(folder / AUDIT, certificates=settings.certificates)]
+    files = [f"{AUDIT}/{name}" for name in audit_files(folder / AUDIT, certificates=settings.certificates)]
     if (folder / RULES).exists() and (folder / EARLIER).exists():
-        found += [f"{EARLIER}/{name}" for name in audit_files(folder / EARLIER, certificates=True)]
+        files += [f"{EARLIER}/{name}" for name in audit_files(folder / EARLIER, certificates=True)]
     single = (RULES, LABELS, STRESS, RELIABILITY, AUDIT_KEY, PACK_KEY)
-    return [*found, *(name for name in single if (folder / name).exists()), *list_parities(folder)]
+    return [*files, *(name for name in single if (folder / name).exists()), *list_parities(folder)]
 
 
 def audit_files(folder: Path, *, certificates: bool) -> list[str]:

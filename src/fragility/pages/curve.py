@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import fragility.pages.svg as svg
 from fragility.base.text import BriefRepr, shorten
 from fragility.pages.figure import BLUE, RED
-from fragility.pages.svg import ACCENT, FLIP, FLIP_TEXT, QUIET, Scale
+from fragility.pages.svg import ACCENT, FLIP, FLIP_TEXT, QUIET, LinearScale
 from fragility.pages.wording import write_count
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def draw_curve_svg(
     low, high, last = min(0.0, *curve.margins), max(0.0, *curve.margins), len(curve.margins) - 1
     if low == high:
         high = low + 1.0
-    y, x = Scale(low, high, bottom, top), Scale(0, max(last, 1), left + 6, right - 6)
+    y, x = LinearScale(low, high, bottom, top), LinearScale(0, max(last, 1), left + 6, right - 6)
     places = [(x(step), y(margin)) for step, margin in enumerate(curve.margins)]
     marks = svg.draw_value_axis(y, [(value, f"{value:g}") for value in svg.list_ticks(low, high, 3)], left, right)
     marks.append(svg.draw_line((left, y(0.0)), (right, y(0.0)), colour=QUIET, width=1.4))

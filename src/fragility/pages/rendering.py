@@ -18,7 +18,6 @@ from typing import Any
 
 from fragility.base.text import align_columns, escape_controls, replace_controls
 from fragility.pages.sections import (
-    Block,
     Cases,
     CaseView,
     Cell,
@@ -31,6 +30,7 @@ from fragility.pages.sections import (
     Lists,
     Notice,
     Numbers,
+    PageBlock,
     Section,
     Table,
     TableCell,
@@ -122,11 +122,11 @@ def escape_paragraph(text: object) -> str:
     """Return text that stays a paragraph, whatever it begins with."""
     # A word joiner keeps "1." from opening a list.
     return LINE_START.sub(
-        lambda found: f"{found[1]}\u2060" if found[1].isdigit() else f"\\{found[1]}", escape_markdown(text)
+        lambda match: f"{match[1]}\u2060" if match[1].isdigit() else f"\\{match[1]}", escape_markdown(text)
     )
 
 
-def render_markdown_block(block: Block, level: int = 2) -> str:
+def render_markdown_block(block: PageBlock, level: int = 2) -> str:
     """Return one block as Markdown; level: of the heading that it stands under."""
     match block:
         case Text(paragraphs):
@@ -207,11 +207,11 @@ def render_text(sections: Sequence[Section]) -> str:
     for section in sections[1:]:
         lines += ["", section.heading, *(line for block in section.blocks for line in _list_lines(block))]
     # Tables ask for a blank line on both sides; one is enough, and none at the ends.
-    merged = [line for blank, own in groupby(lines, key=lambda line: not line) for line in ([""] if blank else own)]
+    merged = [line for blank, run in groupby(lines, key=lambda line: not line) for line in ([""] if blank else run)]
     return "\n".join(escape_controls(line) for line in merged).strip("\n")
 
 
-def _list_lines(block: Block) -> list[str]:
+def _list_lines(block: PageBlock) -> list[str]:
     match block:
         case Text(paragraphs):
             return list(paragraphs)

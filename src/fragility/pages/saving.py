@@ -169,5 +169,5 @@ class NanEqual:
         return hash(self._comparable_values())
 
     def _comparable_values(self) -> tuple[Any, ...]:
-        values = (getattr(self, each.name) for each in fields(self))  # type: ignore[arg-type]
+        values = (getattr(self, one.name) for one in fields(self))  # type: ignore[arg-type]
         return tuple("undefined" if isinstance(value, float) and math.isnan(value) else value for value in values)

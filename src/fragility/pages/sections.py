@@ -140,7 +140,7 @@ class Cases(NamedTuple):
     cases: Sequence[CaseView]
 
 
-Block: TypeAlias = Text | Lead | Notice | Numbers | Facts | Lists | Links | Table | Figure | Cases | Command
+PageBlock: TypeAlias = Text | Lead | Notice | Numbers | Facts | Lists | Links | Table | Figure | Cases | Command
 
 
 class Section(NamedTuple):
@@ -148,7 +148,7 @@ class Section(NamedTuple):
 
     key: str
     heading: str
-    blocks: Sequence[Block] = ()
+    blocks: Sequence[PageBlock] = ()
     level: int = 2
 
 

@@ -31,7 +31,7 @@ Point = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class LinearScale:
     """A straight map from values to places; `low` goes to `start`, `high` to `end`."""
 
     low: float
@@ -132,7 +132,7 @@ def draw_share_bar(share: float) -> str:
 # --- axes and pictures --------------------------------------------------------------------------------------
 
 
-def draw_value_axis(scale: Scale, ticks: Sequence[tuple[float, str]], left: float, right: float) -> list[str]:
+def draw_value_axis(scale: LinearScale, ticks: Sequence[tuple[float, str]], left: float, right: float) -> list[str]:
     """Return the horizontal rules of a vertical axis, with their labels to the left of `left`."""
     marks = []
     for value, label in ticks:
@@ -141,7 +141,7 @@ def draw_value_axis(scale: Scale, ticks: Sequence[tuple[float, str]], left: floa
     return marks
 
 
-def draw_place_axis(scale: Scale, ticks: Sequence[tuple[float, str]], y: float) -> list[str]:
+def draw_place_axis(scale: LinearScale, ticks: Sequence[tuple[float, str]], y: float) -> list[str]:
     """Return the labels of a horizontal axis, below `y`."""
     return [draw_text((scale(value), y + 15), label, anchor="middle") for value, label in ticks]
 
@@ -228,15 +228,15 @@ def draw_paired_shares(
 
 def _draw_share_axis(
     shares: Sequence[Share], left: float, right: float, top: float, bottom: float
-) -> tuple[Scale, list[str]]:
+) -> tuple[LinearScale, list[str]]:
     high = max([0.1, *(share.upper for share in shares if share.rows)])
-    x = Scale(0.0, min(1.0, 1.05 * high), left, right)
+    x = LinearScale(0.0, min(1.0, 1.05 * high), left, right)
     ticks = [tick for tick in list_ticks(0.0, x.high) if tick <= 1.0]
     marks = [draw_line((x(tick), top - 4), (x(tick), bottom - 6)) for tick in ticks]
     return x, marks + draw_place_axis(x, [(tick, write_percent(tick)) for tick in ticks], bottom - 6)
 
 
-def _draw_interval(share: Share, x: Scale, y: float, colour: str, radius: float) -> list[str]:
+def _draw_interval(share: Share, x: LinearScale, y: float, colour: str, radius: float) -> list[str]:
     if not share.rows:
         return []
     interval = draw_line((x(share.lower), y), (x(share.upper), y), colour=colour, width=2.4)
@@ -246,7 +246,7 @@ def _draw_interval(share: Share, x: Scale, y: float, colour: str, radius: float)
 def draw_fifths(fifths: Sequence[Share]) -> str:
     """Return how often predictions are wrong, by fifths of exposure, with intervals."""
     top, bottom = 20.0, 166.0
-    y = Scale(0.0, max(0.02, *(rate.upper for rate in fifths)) * 1.05, bottom, top)
+    y = LinearScale(0.0, max(0.02, *(rate.upper for rate in fifths)) * 1.05, bottom, top)
     slot = (RIGHT - LEFT) / len(fifths)
     marks = draw_value_axis(y, [(tick, write_percent(tick)) for tick in list_ticks(0.0, y.high)], LEFT, RIGHT)
     names = ("least exposed", "second", "third", "fourth", "most exposed")

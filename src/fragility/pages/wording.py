@@ -171,8 +171,8 @@ def describe_counting(early: Share, on_path: int) -> str:
     on_path: how many of them the path finds.
     """
     if early.exact:
-        found = "all" if on_path == early.count else f"{on_path:,}"
-        return f"All pairs of groups count; the path, the strongest group first, finds {found} of them."
+        on_paths = "all" if on_path == early.count else f"{on_path:,}"
+        return f"All pairs of groups count; the path, the strongest group first, finds {on_paths} of them."
     known = "" if on_path == early.count else f" (the path finds {on_path:,} of them)"
     return (
         f"For {write_count(early.unsettled, 'other')} not every pair of groups was tried, so the number may be "
@@ -257,11 +257,11 @@ def describe_other_fields(more: int, cannot: int, as_tried: int, unknown: int) -
     more: fields that can flip the decision alone and were not named. cannot: those that cannot. as_tried: those that
     did not at any value that was tried. unknown: those without an interval, such as missing ones.
     """
-    told = [f"{write_count(more, 'more field')} can flip it alone"] if more else []
-    told += [f"{write_count(cannot, 'field')} cannot flip it alone"] if cannot else []
-    told += [f"{write_count(as_tried, 'field')} did not flip it alone at any value that was tried"] if as_tried else []
-    told += [f"of {write_count(unknown, 'field')} nothing is known"] if unknown else []
-    return "; ".join(told) or "each field can flip it alone"
+    parts = [f"{write_count(more, 'more field')} can flip it alone"] if more else []
+    parts += [f"{write_count(cannot, 'field')} cannot flip it alone"] if cannot else []
+    parts += [f"{write_count(as_tried, 'field')} did not flip it alone at any value that was tried"] if as_tried else []
+    parts += [f"of {write_count(unknown, 'field')} nothing is known"] if unknown else []
+    return "; ".join(parts) or "each field can flip it alone"
 
 
 def describe_turns(flips: Sequence[tuple[object, object]]) -> str:
@@ -345,11 +345,11 @@ def name_lost(group: str, values: Sequence[tuple[str, str | None, str]]) -> str:
     values: of each field its name, its value, and what takes its place. The value is None where it is not known, as
     in `duration (→ 20.9)`.
     """
-    told = []
+    changes = []
     for field, value, becomes in values:
         change = f"→ {shorten_name(becomes)}" if value is None else describe_replacement(value, becomes)
-        told.append(change if field == group else f"{shorten_name(field)} {change}")
-    return f"{shorten_name(group)} ({', '.join(told)})" if 0 < len(told) <= SHOWN_LOSSES else shorten_name(group)
+        changes.append(change if field == group else f"{shorten_name(field)} {change}")
+    return f"{shorten_name(group)} ({', '.join(changes)})" if 0 < len(changes) <= SHOWN_LOSSES else shorten_name(group)
 
 
 def name_lost_groups(
@@ -359,7 +359,9 @@ def name_lost_groups(
 
     becomes: by group its fields, and what takes the place of each. missing: fields that stay as they are.
     """
-    return [name_lost(own, [(f, None, to) for f, to in becomes.get(own, ()) if f not in missing]) for own in groups]
+    return [
+        name_lost(group, [(f, None, to) for f, to in becomes.get(group, ()) if f not in missing]) for group in groups
+    ]
 
 
 def describe_replacement(value: str, becomes: str) -> str:
@@ -446,8 +448,8 @@ def describe_mode(mode: str, exposure: float, unit: str | None, chance: float) -
     mode_name = MODE_WORDS[mode][0]
     if unit is None:
         return f"{mode_name}: no evidence can fail in this way"
-    told = "none of them alone flips it" if chance <= 0.0 else describe_flip(mode, unit, chance)
-    return f"exposure to {mode_name} {exposure:.2f}; {told}"
+    weakest = "none of them alone flips it" if chance <= 0.0 else describe_flip(mode, unit, chance)
+    return f"exposure to {mode_name} {exposure:.2f}; {weakest}"
 
 
 def describe_flip(mode: str, unit: str, chance: float) -> str:
@@ -588,10 +590,10 @@ def describe_few_confident(confident: int, rows: int, min_confidence: float) -> 
     """Return that too few predictions are confident for their shares to say anything; None if there are enough."""
     if confident >= FEW_CONFIDENT or confident == rows:
         return None
-    told = f"only {confident:,} of {write_count(rows, 'prediction')}" if confident else f"none of {rows:,} predictions"
+    few = f"only {confident:,} of {write_count(rows, 'prediction')}" if confident else f"none of {rows:,} predictions"
     verb = "is" if confident < 2 else "are"
     return (
-        f"{told} {verb} at least {write_percent(min_confidence)} confident, too few to judge the model by; an audit "
+        f"{few} {verb} at least {write_percent(min_confidence)} confident, too few to judge the model by; an audit "
         "with a lower limit (--min-confidence, min_confidence of the protocol) counts more"
     )
 
@@ -608,20 +610,20 @@ def describe_unscored(count: int, by: str) -> str:
 
 
 def describe_rule(
-    rule: Mapping[str, Any], among: str, by: str, risk: float, confidence: float, sought: str = "brittle"
+    rule: Mapping[str, Any], among: str, by: str, risk: float, confidence: float, defect: str = "brittle"
 ) -> str:
     """Return one rule of a review policy.
 
     rule: the fields of a `ReviewRule`; an infinite threshold (None in JSON) reviews nothing.
-    among: which predictions it is about; by: the score that orders them; sought: what the review is to find.
+    among: which predictions it is about; by: the score that orders them; defect: what the review is to find.
     """
-    promise = f"at most {write_percent(risk)} {{}} are {sought}, with probability {confidence:.0%}"
+    promise = f"at most {write_percent(risk)} {{}} are {defect}, with probability {confidence:.0%}"
     if rule["state"] != "attained":
         needed = rule["rows_needed"]
         rows = write_count(rule["rows"], "labelled row")
         more = "no number of rows would do" if needed is None else f"about {needed:,} would be needed"
         return (
-            f"Review all {among}: ranked by {name_score(by)}, a rate of at most {write_percent(risk)} {sought} among "
+            f"Review all {among}: ranked by {name_score(by)}, a rate of at most {write_percent(risk)} {defect} among "
             f"the unreviewed is not attainable with {rows}; {more} at the rate observed."
         )
     counts = f"{rule['unreviewed_brittle']:,} of {rule['unreviewed']:,} labelled rows"
@@ -642,12 +644,12 @@ def describe_other_scores(attained: Sequence[tuple[str, float]], tried: Sequence
     """
     if not attained:
         return f"Nor is it by any other score that was tried: {join_names(list(tried))}."
-    found = ", ".join(f"{name_score(name)} (review {write_percent(share)})" for name, share in attained)
-    return f"It is attainable by another score: {found}."
+    listed = ", ".join(f"{name_score(name)} (review {write_percent(share)})" for name, share in attained)
+    return f"It is attainable by another score: {listed}."
 
 
-def describe_guarantee(sought: str = "brittle", stressors: Sequence[str] = ()) -> str:
+def describe_guarantee(defect: str = "brittle", stressors: Sequence[str] = ()) -> str:
     """Return what a review policy holds for; stressors: by name, if the labels say which."""
     named = f" ({', '.join(stressors)})" if stressors else ""
-    stress = f" and for the declared stress{named}" if sought == "brittle" else ""
+    stress = f" and for the declared stress{named}" if defect == "brittle" else ""
     return f"Holds for rows drawn like the labelled ones{stress}; it says nothing of other populations or failures."

@@ -31,7 +31,7 @@ from fragility.models.decision import to_python
 from fragility.parity.counting import Candidate, Change, Count, Counts, Outcome
 from fragility.parity.pairing import Artefact, Pair, pair_models
 from fragility.parity.result import CLEAN, ModelAnswer, ModelParity, ParityExample
-from fragility.parity.states import REMEDY, Block, StateList, find_changed, read_protocol
+from fragility.parity.states import REMEDY, PageBlock, StateList, find_changed, read_protocol
 from fragility.protocol import Protocol
 from fragility.scores import predicted_class, reading_margin, removal_order, sigmoid_probabilities, support_margin
 
@@ -148,7 +148,7 @@ class _Comparison:
         self.counts = Counts(len(self.rows))
         # cells, their copies without repetition, what the models are handed and what they make of it
         self.capacity = rows_within(byte_budget, self.rows.width + 2 * self.rows.n_classes, copies=12)
-        self.waiting: list[tuple[Block, Integers, Judged | None, int]] = []
+        self.waiting: list[tuple[PageBlock, Integers, Judged | None, int]] = []
         self.fill = 0
 
     def run(self) -> Iterator[int]:
@@ -222,7 +222,7 @@ class _Comparison:
         outcome = self._judge(self.listed.layout, x, labels)
         change = Change(CLEAN, "", "")
         self.counts.add(change, outcome, places, np.empty(0, dtype=np.int64))
-        self._offer(Block(change, self.listed.layout, np.arange(len(x)), x), outcome, places, x)
+        self._offer(PageBlock(change, self.listed.layout, np.arange(len(x)), x), outcome, places, x)
         return outcome
 
     def _order(self, p: Floats, lost: Floats, artefact: Artefact, absent: Booleans | None) -> Integers:
@@ -251,7 +251,7 @@ class _Comparison:
 
     # --- asking ---------------------------------------------------------------------------------------------
 
-    def _enqueue(self, block: Block, sink: Judged | None = None, column: int = 0) -> None:
+    def _enqueue(self, block: PageBlock, sink: Judged | None = None, column: int = 0) -> None:
         """Ask for a block with others, or count it if a model refuses its unit."""
         change = block.change
         if not len(block.who):
@@ -349,7 +349,7 @@ class _Comparison:
 
     # --- examples -------------------------------------------------------------------------------------------
 
-    def _offer(self, block: Block, outcome: Outcome, places: Integers, x: Floats) -> None:
+    def _offer(self, block: PageBlock, outcome: Outcome, places: Integers, x: Floats) -> None:
         """Offer the best state of a block as an example; rows that differ as they are make none but themselves."""
         clean = block.change.kind == CLEAN
         good = outcome.alarm if clean else outcome.alarm & ~self.clean_alarm[block.who]

@@ -35,7 +35,7 @@ PATH = "the path"
 REMEDY = "give it rows that it takes, or wrap it in a function that turns them into its input"
 
 
-class Block(NamedTuple):
+class PageBlock(NamedTuple):
     """One change of some rows of a part."""
 
     change: Change
@@ -176,7 +176,7 @@ class StateList:
         catalogue = sum(len(entry.values) for entry in self.protocol.modes.catalogue)
         return self.protocol.states_per_row + catalogue + (2 + len(NOISE_STEPS)) * self.rows.width
 
-    def list_lost(self, part: slice, x: Floats) -> Iterator[Block]:
+    def list_lost(self, part: slice, x: Floats) -> Iterator[PageBlock]:
         """Yield rows x (m, d), those of a part, with each group lost.
 
         A row that lies at the baseline already has no such state, nor one in which the group is missing.
@@ -187,7 +187,7 @@ class StateList:
             change = Change("lost", group.name, _write_values(group.columns, [columns[c] for c in group.columns]))
             yield self._block(change, x, np.where(self.rows.column_group == g, target, x))
 
-    def list_missing(self, part: slice) -> Iterator[Block]:
+    def list_missing(self, part: slice) -> Iterator[PageBlock]:
         """Yield the rows of a part with each field missing."""
         if self.missing is None:
             return
@@ -197,7 +197,7 @@ class StateList:
             cells[:, j] = gap[j]
             yield _changed_block(Change("missing", column.name, "missing"), self.missing, x, cells)
 
-    def list_modes(self, part: slice, x: Floats) -> Iterator[Block]:
+    def list_modes(self, part: slice, x: Floats) -> Iterator[PageBlock]:
         """Yield rows x (m, d), those of a part, with the values of the declared failure modes."""
         noisy = noisy_columns(self.protocol)
         spared = self.rows.spared(part.start, part.stop)
@@ -226,7 +226,7 @@ class StateList:
             return f"{NOISE_STEPS[r] * modes.noise:+g} standard deviations"
         return value_text(modes.sentinels[u].values[r])
 
-    def list_paths(self, part: slice, x: Floats, orders: list[Integers]) -> Iterator[Block]:
+    def list_paths(self, part: slice, x: Floats, orders: list[Integers]) -> Iterator[PageBlock]:
         """Yield rows x (m, d) of a part along removal paths, from the second step on, and at each severity.
 
         orders: one (m, G) for each model; -1 in a row that has no path.
@@ -250,16 +250,16 @@ class StateList:
             for removed in _distinct([_first(order, k) for order in orders]):
                 yield removed, Change("path", PATH, f"first {k} groups")
 
-    def _block(self, change: Change, x: Floats, cells: Floats) -> Block:
+    def _block(self, change: Change, x: Floats, cells: Floats) -> PageBlock:
         return _changed_block(change, self.layout, x, cells)
 
 
-def _changed_block(change: Change, layout: RawLayout, x: Floats, cells: Floats) -> Block:
+def _changed_block(change: Change, layout: RawLayout, x: Floats, cells: Floats) -> PageBlock:
     """Return the states in which something changes, once whole numbers are rounded as they are handed over."""
     whole = np.array([layout.codec.forms[place].whole for place in layout.place])
     cells = np.where(whole, np.rint(cells), cells)
     who = np.flatnonzero(find_changed(x, cells).any(axis=1))
-    return Block(change, layout, who, cells[who])
+    return PageBlock(change, layout, who, cells[who])
 
 
 def find_changed(x: Floats, cells: Floats) -> Booleans:

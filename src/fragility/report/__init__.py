@@ -2,15 +2,15 @@
 
 from fragility.audits import Audit
 from fragility.report.document import REPORT_FILE, Report, is_report, save_beside, verify_command
-from fragility.report.inputs import GivenRows
+from fragility.report.inputs import ShownRows
 from fragility.report.summary import ReportSummary
 
 __all__ = [
     "REPORT_FILE",
     "Audit",
-    "GivenRows",
     "Report",
     "ReportSummary",
+    "ShownRows",
     "is_report",
     "save_beside",
     "verify_command",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fragility.audits.comparison import list_differences
-from fragility.pages.sections import Block, Figure, Lead, Notice, Section, Table, Text
+from fragility.pages.sections import Figure, Lead, Notice, PageBlock, Section, Table, Text
 from fragility.pages.svg import draw_paired_shares
 from fragility.pages.wording import (
     shorten_name,
@@ -40,7 +40,7 @@ def show_comparison(summary: ReportSummary) -> Section:
         rows = [(COMPARED[one.measure], *_write_difference_cells(one)) for one in pair.compared]
         head = ("share", first, second, "difference", "95% interval")
         tables.append(Table(f"{second} against {first}: {_describe_pairing(pair)}", head, rows))
-    blocks: list[Block] = [*map(Notice, warnings), Lead(headlines, show_shares(entries, caption)), *tables]
+    blocks: list[PageBlock] = [*map(Notice, warnings), Lead(headlines, show_shares(entries, caption)), *tables]
     return Section("comparison", "The comparison", blocks)
 
 
@@ -93,7 +93,7 @@ def show_side_by_side(summary: ReportSummary) -> Section:
     head = ("", *(shorten_name(audit.facts.name) for audit in summary.audits))
     measures = zip(*(_list_measures(audit) for audit in summary.audits), strict=True)
     rows = [(same[0][0], *(value for _, value in same)) for same in measures]
-    blocks: list[Block] = [Table("The audits in numbers", head, rows, wrapped=True)]
+    blocks: list[PageBlock] = [Table("The audits in numbers", head, rows, wrapped=True)]
     shared = [
         (
             f"{shorten_name(pair.first)} and {shorten_name(pair.second)}",

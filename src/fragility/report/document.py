@@ -20,8 +20,8 @@ from fragility.pages.sections import Document, Section
 from fragility.parity import ModelParity
 from fragility.questions.reliability.outcomes import FailureProbability
 from fragility.questions.stress.labels import BrittleLabels
-from fragility.report.gathering import ReportedAudit, Settings, summarise
-from fragility.report.inputs import GivenRows
+from fragility.report.gathering import ReportedAudit, ReportSettings, summarise
+from fragility.report.inputs import ShownRows
 from fragility.report.sections import list_sections
 from fragility.report.sentences import write_byline, write_headline, write_title
 from fragility.report.summary import Byline, ReportSummary
@@ -128,24 +128,24 @@ class Report(Result):
             of another model.
         """
         named = audits if isinstance(audits, Mapping) else {name: audits}
-        commands = [verify] if isinstance(verify, str) else verify or [verify_command(each) for each in named]
+        commands = [verify] if isinstance(verify, str) else verify or [verify_command(key) for key in named]
         keys = [signed_by] if isinstance(signed_by, str) else signed_by or [None for _ in named]
         for given, what in ((commands, "command to verify"), (keys, "signing key of")):
             if len(given) != len(named):
                 raise DataError(f"one {what} each of {len(named)} audits was expected, got {len(given)}")
-        asked = [
-            ReportedAudit(replace_controls(each), audit, replace_controls(command), key)
-            for (each, audit), command, key in zip(named.items(), commands, keys, strict=True)
+        reported = [
+            ReportedAudit(replace_controls(key), audit, replace_controls(command), signer)
+            for (key, audit), command, signer in zip(named.items(), commands, keys, strict=True)
         ]
-        shown = None if rows is None else GivenRows.of(rows, ids, model)
+        shown = None if rows is None else ShownRows.of(rows, ids, model)
         byline = Byline(author, purpose, date)
         compared = (parity,) if isinstance(parity, ModelParity) else tuple(parity)
         if not values:
-            compared = tuple(each.without_values() for each in compared)
+            compared = tuple(one.without_values() for one in compared)
         if min_confidence is None:  # of several audits, the first one says it
-            min_confidence = next((one.audit.protocol.min_confidence for one in asked), CONFIDENT)
-        settings = Settings(labels, brittle, min_confidence, risk, shown, by, byline, reliability, compared)
-        return cls(summarise(asked, settings))
+            min_confidence = next((one.audit.protocol.min_confidence for one in reported), CONFIDENT)
+        settings = ReportSettings(labels, brittle, min_confidence, risk, shown, by, byline, reliability, compared)
+        return cls(summarise(reported, settings))
 
     def sections(self, top: int = TOP) -> list[Section]:
         """Return the whole report; the first section opens it.

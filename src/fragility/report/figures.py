@@ -11,10 +11,10 @@ from fragility.base.shares import Share
 from fragility.base.text import shorten
 from fragility.pages.curve import MarginCurve, draw_curve_svg
 from fragility.pages.sections import Figure, Table
-from fragility.pages.svg import ACCENT, FLIP, FLIP_TEXT, LEFT, QUIET, RIGHT, WIDTH, Scale
+from fragility.pages.svg import ACCENT, FLIP, FLIP_TEXT, LEFT, QUIET, RIGHT, WIDTH, LinearScale
 from fragility.pages.wording import describe_curve, write_interval, write_known_part, write_percent
 from fragility.report.sentences import describe_case
-from fragility.report.summary import AuditNumbers, Case, Loss, ModeNumbers, Quartiles, ReviewView, SetNumbers
+from fragility.report.summary import AuditNumbers, FragileCase, Loss, ModeNumbers, Quartiles, ReviewView, SetNumbers
 
 MIDDLE = (LEFT + RIGHT) / 2
 SHOWN_STEPS = 10
@@ -60,7 +60,7 @@ def draw_budgets(audit: AuditNumbers) -> str:
     sets.append(("all predictions", audit.everything, QUIET))
     shares = [[count / numbers.rows for _, count in fold_budgets(audit, numbers)] for _, numbers, _ in sets]
     labels = [label for label, _ in fold_budgets(audit, audit.everything)]
-    y = Scale(0.0, max(0.1, *(value for each in shares for value in each)) * 1.08, bottom, top)
+    y = LinearScale(0.0, max(0.1, *(value for values in shares for value in values)) * 1.08, bottom, top)
     slot = (RIGHT - LEFT) / len(labels)
     thick = min(slot * 0.8 / len(sets), 22.0)
     marks = svg.draw_value_axis(y, [(tick, f"{tick:.0%}") for tick in svg.list_ticks(0.0, y.high)], LEFT, RIGHT)
@@ -73,8 +73,8 @@ def draw_budgets(audit: AuditNumbers) -> str:
     marks.append(svg.draw_text((MIDDLE, bottom + 36), "groups lost until the prediction flips", anchor="middle"))
     marks += svg.draw_legend([(name, colour, "solid") for name, _, colour in sets])
     spoken = "; ".join(
-        f"{name}: " + ", ".join(f"{label} {write_percent(v)}" for label, v in zip(labels, each, strict=True))
-        for (name, _, _), each in zip(sets, shares, strict=True)
+        f"{name}: " + ", ".join(f"{label} {write_percent(v)}" for label, v in zip(labels, values, strict=True))
+        for (name, _, _), values in zip(sets, shares, strict=True)
     )
     label = f"Share of predictions by the number of groups lost until they flip. {spoken}"
     return svg.draw_picture(WIDTH, 236.0, label, marks)
@@ -83,11 +83,11 @@ def draw_budgets(audit: AuditNumbers) -> str:
 def draw_collapse(curve: Sequence[Quartiles], everything: Sequence[Quartiles] | None) -> str:
     """Return median and quartiles of the margin lost, removal by removal; `everything` is drawn for comparison."""
     top, bottom, last = 34.0, 186.0, len(curve) - 1
-    y, x = Scale(0.0, 1.0, bottom, top), Scale(0, last, LEFT + 8, RIGHT - 8)
+    y, x = LinearScale(0.0, 1.0, bottom, top), LinearScale(0, last, LEFT + 8, RIGHT - 8)
     marks = svg.draw_value_axis(y, QUARTERS, LEFT, RIGHT) + _draw_quartiles(curve, x, y)
     legend = [("median", ACCENT, "solid"), ("middle half", ACCENT, "faint")]
     if everything is not None:
-        medians = [(x(step), y(min(each.median, 1.0))) for step, each in enumerate(everything)]
+        medians = [(x(step), y(min(quartiles.median, 1.0))) for step, quartiles in enumerate(everything)]
         marks.append(svg.draw_polyline(medians, colour=QUIET, dashed=True))
         legend.append(("median of all predictions", QUIET, "dashed"))
     steps = range(0, last + 1, max(1, math.ceil(last / 10)))
@@ -101,7 +101,7 @@ def draw_collapse(curve: Sequence[Quartiles], everything: Sequence[Quartiles] | 
 def draw_class_curve(name: str, rows: int, curve: Sequence[Quartiles]) -> str:
     """Return one class's collapse, small, to stand beside the others."""
     left, right, top, bottom = 42.0, 202.0, 26.0, 106.0
-    y, x = Scale(0.0, 1.0, bottom, top), Scale(0, len(curve) - 1, left + 4, right - 4)
+    y, x = LinearScale(0.0, 1.0, bottom, top), LinearScale(0, len(curve) - 1, left + 4, right - 4)
     marks = svg.draw_value_axis(y, QUARTERS[::2], left, right) + _draw_quartiles(curve, x, y)
     steps = [0, (len(curve) - 1) // 2, len(curve) - 1] if len(curve) > 4 else range(len(curve))
     marks += svg.draw_place_axis(x, [(step, str(step)) for step in steps], bottom)
@@ -110,16 +110,16 @@ def draw_class_curve(name: str, rows: int, curve: Sequence[Quartiles]) -> str:
     return svg.draw_picture(208.0, 126.0, label, marks)
 
 
-def _draw_quartiles(curve: Sequence[Quartiles], x: Scale, y: Scale) -> list[str]:
+def _draw_quartiles(curve: Sequence[Quartiles], x: LinearScale, y: LinearScale) -> list[str]:
     lower, median, upper = (
-        [(x(step), y(min(getattr(each, name), 1.0))) for step, each in enumerate(curve)]
+        [(x(step), y(min(getattr(quartiles, name), 1.0))) for step, quartiles in enumerate(curve)]
         for name in ("lower", "median", "upper")
     )
     return [svg.draw_band(upper, lower), svg.draw_polyline(median, width=2.4)]
 
 
 def _list_medians(curve: Sequence[Quartiles]) -> str:
-    return ", ".join(f"{step}: {write_percent(each.median)}" for step, each in enumerate(curve))
+    return ", ".join(f"{step}: {write_percent(quartiles.median)}" for step, quartiles in enumerate(curve))
 
 
 def draw_loss(loss: Loss, name: str) -> str:
@@ -140,28 +140,32 @@ def draw_loss(loss: Loss, name: str) -> str:
     return svg.draw_picture(212.0, 136.0, label, marks)
 
 
-def draw_exposure(found: ModeNumbers, name: str) -> str:
+def draw_exposure(numbers: ModeNumbers, name: str) -> str:
     """Return how the exposure to one failure mode is spread over the predictions, with its median."""
-    lower, median, upper = (f"{value:.2f}" for value in astuple(found.exposure))
+    lower, median, upper = (f"{value:.2f}" for value in astuple(numbers.exposure))
     label = (
-        f"{name}: of {sum(found.histogram)} predictions the median exposure is {median}, of a quarter it is at most "
+        f"{name}: of {sum(numbers.histogram)} predictions the median exposure is {median}, of a quarter it is at most "
         f"{lower}, of a quarter at least {upper}."
     )
-    told, ticks = f"median exposure {median}", ["0", "0.5", "1"]
-    marks = _draw_histogram(name, told, found.histogram, found.exposure.median, ticks)
+    note, ticks = f"median exposure {median}", ["0", "0.5", "1"]
+    marks = _draw_histogram(name, note, numbers.histogram, numbers.exposure.median, ticks)
     marks.append(svg.draw_text((106.0, 147.0), "exposure to the mode", anchor="middle"))
     return svg.draw_picture(212.0, 152.0, label, marks)
 
 
 def _draw_histogram(
-    name: str, told: str, counts: Sequence[int], median: float, ticks: Sequence[str], *, open_ended: bool = False
+    name: str, note: str, counts: Sequence[int], median: float, ticks: Sequence[str], *, open_ended: bool = False
 ) -> list[str]:
     """Return a small histogram from 0 to 1, with its median marked and a tick at both ends and the middle."""
     left, right, top, bottom = 8.0, 204.0, 46.0, 116.0
-    x, y, width = Scale(0.0, 1.0, left, right), Scale(0, max(counts), bottom, top), (right - left) / len(counts)
+    x, y, width = (
+        LinearScale(0.0, 1.0, left, right),
+        LinearScale(0, max(counts), bottom, top),
+        (right - left) / len(counts),
+    )
     marks = [
         svg.draw_text((left, 14), name, bold=True, size=12),
-        svg.draw_text((left, 30), told, colour="var(--muted, currentColor)"),
+        svg.draw_text((left, 30), note, colour="var(--muted, currentColor)"),
     ]
     for place, count in enumerate(counts):
         colour = QUIET if open_ended and place == len(counts) - 1 else ACCENT
@@ -180,7 +184,7 @@ def draw_density(audit: AuditNumbers) -> str:
     """Return confidence against exposure as a density, with the exposed corner marked."""
     density = audit.density
     top, bottom = 34.0, 282.0
-    x, y = Scale(0.0, density.right, LEFT, RIGHT), Scale(0.0, 1.0, bottom, top)
+    x, y = LinearScale(0.0, density.right, LEFT, RIGHT), LinearScale(0.0, 1.0, bottom, top)
     width, height = (RIGHT - LEFT) / density.columns, (bottom - top) / density.lines
     marks = svg.draw_value_axis(y, [(tick / 4, f"{tick / 4:.2g}") for tick in range(5)], LEFT, RIGHT)
     if audit.confident.rows:
@@ -204,7 +208,7 @@ def draw_density(audit: AuditNumbers) -> str:
     return svg.draw_picture(WIDTH, 326.0, label, marks)
 
 
-def _draw_corner(audit: AuditNumbers, x: Scale, y: Scale) -> list[str]:
+def _draw_corner(audit: AuditNumbers, x: LinearScale, y: LinearScale) -> list[str]:
     least = min(audit.min_confidence, 1 - 10**-x.high)
     left, base = x(-math.log10(1 - least)), y(audit.density.threshold)
     text = f"exposed corner: {audit.density.corner:,}"
@@ -220,13 +224,15 @@ def _draw_corner(audit: AuditNumbers, x: Scale, y: Scale) -> list[str]:
 
 
 def draw_review(view: ReviewView) -> str:
-    """Return the share of what is sought that a review of a given size finds."""
+    """Return the share of the wrong or brittle predictions that a review of a given size finds."""
     top, bottom = 34.0, 206.0
-    x, y = Scale(0.0, 1.0, LEFT, RIGHT), Scale(0.0, 1.0, bottom, top)
+    x, y = LinearScale(0.0, 1.0, LEFT, RIGHT), LinearScale(0.0, 1.0, bottom, top)
     marks = svg.draw_value_axis(y, QUARTERS, LEFT, RIGHT)
     marks.append(svg.draw_line((x(0), y(0)), (x(1), y(1)), colour=QUIET))
-    found, other = ([count / view.found_in_all for count in each] for each in (view.by_exposure, view.by_confidence))
-    for values, colour, dashed in ((other, QUIET, True), (found, ACCENT, False)):
+    by_exposure, other = (
+        [count / view.found_in_all for count in counts] for counts in (view.by_exposure, view.by_confidence)
+    )
+    for values, colour, dashed in ((other, QUIET, True), (by_exposure, ACCENT, False)):
         points = [(x(share), y(value)) for share, value in zip(view.shares, values, strict=True)]
         marks.append(svg.draw_polyline(points, colour=colour, width=2.4, dashed=dashed))
     marks += svg.draw_place_axis(x, QUARTERS, bottom)
@@ -235,16 +241,16 @@ def draw_review(view: ReviewView) -> str:
     marks.append(svg.draw_text((RIGHT, 16), "thin: at random", anchor="end"))
     spoken = ", ".join(
         f"{share:.0%}: {write_percent(one)} against {write_percent(two)}"
-        for share, one, two in zip(view.shares, found, other, strict=True)
+        for share, one, two in zip(view.shares, by_exposure, other, strict=True)
         if share in (0.05, 0.1, 0.2, 0.5)
     )
-    label = f"Share of {view.sought} predictions found by exposure against confidence. {spoken}"
+    label = f"Share of {view.defect} predictions found by exposure against confidence. {spoken}"
     return svg.draw_picture(WIDTH, 248.0, label, marks)
 
 
-def draw_case(case: Case) -> str:
+def draw_case(case: FragileCase) -> str:
     """Return one case's margin along its path; empty where the audit holds no steps."""
     if case.margins is None:
         return ""
-    told = (case.id, case.predicted, case.confidence, case.path, case.margins, case.flip_step, case.flips_to)
-    return draw_curve_svg(MarginCurve(*told), describe_curve(case.id, describe_case(case)))
+    shown = (case.id, case.predicted, case.confidence, case.path, case.margins, case.flip_step, case.flips_to)
+    return draw_curve_svg(MarginCurve(*shown), describe_curve(case.id, describe_case(case)))

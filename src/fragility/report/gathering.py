@@ -35,7 +35,7 @@ from fragility.parity import ModelParity
 from fragility.protocol import Protocol
 from fragility.questions.reliability.outcomes import FailureProbability
 from fragility.questions.stress.labels import BrittleLabels
-from fragility.report.inputs import GivenRows, LabelTally, add_values, read_brittle
+from fragility.report.inputs import LabelTally, ShownRows, add_values, read_brittle
 from fragility.report.summary import AuditNumbers
 from fragility.report.tally import Row, SetTally, read_pieces
 from fragility.scores import EARLY
@@ -59,53 +59,53 @@ class ReportedAudit:
 
 
 @dataclass(frozen=True)
-class Settings:
+class ReportSettings:
     """What the report is to say beyond the audits themselves."""
 
     labels: Mapping[Hashable, object] | None
     brittle: BrittleLabels | pa.Table | None
     min_confidence: float
     risk: float
-    rows: GivenRows | None
+    rows: ShownRows | None
     by: ByColumn
     byline: summary.Byline
     reliability: FailureProbability | None
     parities: tuple[ModelParity, ...] = ()
 
 
-def summarise(asked: Sequence[ReportedAudit], settings: Settings) -> summary.ReportSummary:
+def summarise(reported: Sequence[ReportedAudit], settings: ReportSettings) -> summary.ReportSummary:
     """Return the summary that every rendering of a report reads."""
-    _check(asked, settings)
-    given, codes = settings.rows, list[list[Coded]]([] for _ in asked)
+    _check(reported, settings)
+    given, codes = settings.rows, list[list[Coded]]([] for _ in reported)
     if settings.by:
         if given is None:
             raise DataError("by cuts rows by a column of theirs; give the rows that were audited too")
         by = read_by(settings.by, given.values.column_names)
-        codes = segment_rows(given.values, by, [one.audit for one in asked])
-    audits = [_summarise_audit(one, settings, own) for one, own in zip(asked, codes, strict=True)]
+        codes = segment_rows(given.values, by, [one.audit for one in reported])
+    audits = [_summarise_audit(one, settings, coded) for one, coded in zip(reported, codes, strict=True)]
     if given is not None:
-        audits = [_show_values(numbers, one.audit, given) for numbers, one in zip(audits, asked, strict=True)]
-    paired = pair_audits([(one.name, one.audit) for one in asked], settings.min_confidence, codes)
+        audits = [_show_values(numbers, one.audit, given) for numbers, one in zip(audits, reported, strict=True)]
+    paired = pair_audits([(one.name, one.audit) for one in reported], settings.min_confidence, codes)
     return summary.ReportSummary(tuple(audits), paired, settings.byline, settings.parities)
 
 
-def _check(asked: Sequence[ReportedAudit], settings: Settings) -> None:
+def _check(reported: Sequence[ReportedAudit], settings: ReportSettings) -> None:
     if not 0.0 <= settings.min_confidence <= 1.0:
         raise DataError(f"min_confidence must lie between 0 and 1, got {settings.min_confidence!r}")
     if not 0.0 < settings.risk < 1.0:
         raise DataError(f"risk must lie between 0 and 1, such as 0.02, got {settings.risk!r}")
-    if not asked:
+    if not reported:
         raise DataError("a report needs at least one audit, got none")
-    empty = next((one.name for one in asked if len(one.audit) == 0), None)
+    empty = next((one.name for one in reported if len(one.audit) == 0), None)
     if empty is not None:
         raise DataError(f"the audit {empty} holds no certificates; there is nothing to report")
-    if settings.brittle is not None and len(asked) > 1:
+    if settings.brittle is not None and len(reported) > 1:
         raise DataError("held-out stress labels belong to one model; report on its audit alone")
     if settings.reliability is not None:
-        if len(asked) > 1:
+        if len(reported) > 1:
             raise DataError("failure probabilities belong to one model; report on its audit alone")
-        settings.reliability.check_audit(asked[0].audit)
-    audited = {one.audit.manifest.model.fingerprint for one in asked}
+        settings.reliability.check_audit(reported[0].audit)
+    audited = {one.audit.manifest.model.fingerprint for one in reported}
     for compared in settings.parities:
         if compared.a.fingerprint not in audited:
             raise DataError(
@@ -117,7 +117,7 @@ def _check(asked: Sequence[ReportedAudit], settings: Settings) -> None:
 # --- one audit ------------------------------------------------------------------------------------------------
 
 
-def _summarise_audit(one: ReportedAudit, settings: Settings, coded: Sequence[Coded]) -> AuditNumbers:
+def _summarise_audit(one: ReportedAudit, settings: ReportSettings, coded: Sequence[Coded]) -> AuditNumbers:
     audit, protocol, least = one.audit, one.audit.protocol, settings.min_confidence
     detailed, declared = audit.manifest.claims == "full", audit.manifest.lattice
     modes = audit.manifest.modes
@@ -184,7 +184,7 @@ def find_worst(cuts: Sequence[Cut]) -> summary.WorstSegment | None:
     count = sum(len(segments) for _, segments, _ in cuts if len(segments) > 1)
     if not count:
         return None
-    z, clearest, found = normal_quantile(1 - ALPHA / count), 0.0, None
+    z, clearest, worst = normal_quantile(1 - ALPHA / count), 0.0, None
     for column, segments, named in cuts:
         for place, (name, early) in enumerate(segments):
             if name not in named:
@@ -197,30 +197,30 @@ def find_worst(cuts: Sequence[Cut]) -> summary.WorstSegment | None:
             if bound > clearest:
                 rest_name = others[0][0] if len(others) == 1 else None
                 clearest = bound
-                found = summary.WorstSegment(column, name, early, rest_name, rest, difference_of(early, rest))
-    return found
+                worst = summary.WorstSegment(column, name, early, rest_name, rest, difference_of(early, rest))
+    return worst
 
 
-def _summarise_reliability(found: FailureProbability) -> summary.ReliabilityNumbers:
-    table = found.groups()
+def _summarise_reliability(reliability: FailureProbability) -> summary.ReliabilityNumbers:
+    table = reliability.groups()
     return summary.ReliabilityNumbers(
-        condition=found.condition,
-        recorded=found.rates is None,
-        rows=len(found),
-        exact=int(found.exact.sum()),
-        lost=found.lost,
+        condition=reliability.condition,
+        recorded=reliability.rates is None,
+        rows=len(reliability),
+        exact=int(reliability.exact.sum()),
+        lost=reliability.lost,
         kept=tuple(zip(table["group"].tolist(), table["decisions_kept"].tolist(), strict=True)),
     )
 
 
-def _summarise_baselines(found: BaselineComparison, protocol: Protocol) -> summary.Dependence:
-    rows = len(found)
+def _summarise_baselines(comparison: BaselineComparison, protocol: Protocol) -> summary.Dependence:
+    rows = len(comparison)
     return summary.Dependence(
         rows=rows,
-        depth=found.depth,
-        verdict=found.verdict,
-        short=name_stability(found),
-        sentence=found.sentence(),
+        depth=comparison.depth,
+        verdict=comparison.verdict,
+        short=name_stability(comparison),
+        sentence=comparison.sentence(),
         baselines=tuple(
             summary.BaselineNumbers(
                 name=one.baseline,
@@ -230,11 +230,11 @@ def _summarise_baselines(found: BaselineComparison, protocol: Protocol) -> summa
                 never_flips=share_of(one.never_flip, rows),
                 median_budget=one.median_flip_budget,
             )
-            for one in found.figures
+            for one in comparison.figures
         ),
-        agreements=found.agreements,
-        under_all=tuple(str(own) for own in found.under_all),
-        under_only=tuple((name, len(found.under_only(name))) for name in found.baselines),
+        agreements=comparison.agreements,
+        under_all=tuple(str(row_id) for row_id in comparison.under_all),
+        under_only=tuple((name, len(comparison.under_only(name))) for name in comparison.baselines),
     )
 
 
@@ -273,13 +273,15 @@ def _state_protocol(
     for group in protocol.groups:
         shown = tuple((name, known[name]) for name in names[group.name] if name in known)
         groups.append(summary.GroupFacts(group.name, len(group.columns), shown))
-    facts: dict[str, Any] = {each.name: getattr(protocol, each.name) for each in fields(summary.ProtocolFacts)}
+    facts: dict[str, Any] = {fact.name: getattr(protocol, fact.name) for fact in fields(summary.ProtocolFacts)}
     facts |= {"groups": tuple(groups), "fields": len(protocol.fields), "columns": len(protocol.columns)}
     facts["decision"] = None if protocol.decision is None else str(protocol.decision)
     return summary.ProtocolFacts(**facts)
 
 
-def _read_case(row: Row, protocol: Protocol, classes: Sequence[str], modes: ModesDeclaration | None) -> summary.Case:
+def _read_case(
+    row: Row, protocol: Protocol, classes: Sequence[str], modes: ModesDeclaration | None
+) -> summary.FragileCase:
     flips_to, others = None, [label for label in classes if label != str(row["predicted"])]
     if row["flipped"] and "path_predicted" in row:
         flips_to = str(row["path_predicted"][row["flip_budget"]])
@@ -295,7 +297,7 @@ def _read_case(row: Row, protocol: Protocol, classes: Sequence[str], modes: Mode
             failure_probability=row.get("failure_probability"),
             failure_interval=None if row.get("failure_exact", True) else (row["failure_low"], row["failure_high"]),
         )
-    return summary.Case(
+    return summary.FragileCase(
         id=str(row["id"]),
         predicted=str(row["predicted"]),
         confidence=row["confidence"],
@@ -326,7 +328,7 @@ def _read_modes(row: Row, declared: ModesDeclaration) -> tuple[summary.CaseMode,
     )
 
 
-def _show_values(numbers: AuditNumbers, audit: Audit, given: GivenRows) -> AuditNumbers:
+def _show_values(numbers: AuditNumbers, audit: Audit, given: ShownRows) -> AuditNumbers:
     """Return the summary with the values of the cases' rows, and what replaces them."""
     names = set(given.values.column_names)
     lacking = next((field.name for field in audit.protocol.fields if field.name not in names), None)
@@ -350,9 +352,9 @@ def pair_audits(
     by_sets = settled_within(EARLY, [audit for _, audit in audits], min_confidence)
     tables = [
         rows_by_id(audit, min_confidence, by_sets=by_sets).assign(
-            **{f"segment_{place}": one.codes for place, one in enumerate(own)}
+            **{f"segment_{place}": one.codes for place, one in enumerate(coded)}
         )
-        for (_, audit), own in zip(audits, codes, strict=True)
+        for (_, audit), coded in zip(audits, codes, strict=True)
     ]
     return tuple(
         _pair(audits[0], later, tables[0], table, codes[0], by_sets)

@@ -34,7 +34,7 @@ from fragility.models import Model
 from fragility.pages.saving import without_nan
 from fragility.protocol import Protocol
 from fragility.questions.stress.labels import BrittleLabels
-from fragility.report.summary import Accuracy, Case, FieldValue, ReviewView
+from fragility.report.summary import Accuracy, FieldValue, FragileCase, ReviewView
 from fragility.report.tally import Piece, count_first
 
 FIFTHS = 5
@@ -46,7 +46,7 @@ SHARES = tuple(step / 100 for step in range(101))
 
 
 @dataclass(frozen=True, eq=False)
-class GivenRows:
+class ShownRows:
     """Rows that a report may show, and the model that tells what replaces their values."""
 
     values: RowValues
@@ -54,28 +54,28 @@ class GivenRows:
     just_audited: bool = False  # the audit was made from them a moment ago, so there is nothing to check
 
     @classmethod
-    def of(cls, rows: Any, ids: Any = None, model: Any = None) -> GivenRows:
+    def of(cls, rows: Any, ids: Any = None, model: Any = None) -> ShownRows:
         """Read a table or array; rows that are read part by part already stay as they are."""
-        if isinstance(rows, GivenRows):
+        if isinstance(rows, ShownRows):
             return rows
         values = read_values(rows, ids)
         return cls(values, None if model is None else Model.wrap(model))
 
 
 def add_values(
-    cases: Sequence[Case], given: GivenRows, audit: Audit
-) -> tuple[tuple[Case, ...], dict[str, Replacement]]:
+    cases: Sequence[FragileCase], given: ShownRows, audit: Audit
+) -> tuple[tuple[FragileCase, ...], dict[str, Replacement]]:
     """Return the cases with the values of their rows, and what replaces each field; the rows must be those audited."""
     evidence = audit.protocol.evidence
-    found, sample = _find_rows(given, audit, {case.id for case in cases})
-    absent = next((case.id for case in cases if case.id not in found), None)
+    rows, sample = _find_rows(given, audit, {case.id for case in cases})
+    absent = next((case.id for case in cases if case.id not in rows), None)
     if absent is not None:
         raise DataError(f"the rows given lack the audited row {absent!r}; ", GIVE_AUDITED)
     becomes = find_replacements(evidence, given.model, sample)
     fields = evidence.group_fields
 
-    def show(case: Case, group: str) -> tuple[FieldValue, ...]:
-        row = found[case.id]
+    def show(case: FragileCase, group: str) -> tuple[FieldValue, ...]:
+        row = rows[case.id]
         known = [name for name in fields[group] if becomes[name].state != "unknown"]  # some need the model
         return tuple(FieldValue(name, value_text(row[name]), str(becomes[name])) for name in known)
 
@@ -84,22 +84,22 @@ def add_values(
 
 
 def _find_rows(
-    given: GivenRows, audit: Audit, wanted: Collection[str]
+    given: ShownRows, audit: Audit, case_ids: Collection[str]
 ) -> tuple[dict[str, dict[str, Any]], pd.DataFrame]:
     """Return the rows wanted by id, and some rows from the beginning; refuse rows that were not audited."""
     fields = [field.name for field in audit.protocol.fields]
-    found: dict[str, dict[str, Any]] = {}
+    rows: dict[str, dict[str, Any]] = {}
     sample, digests = pd.DataFrame(columns=fields), bytearray()
     check = not given.just_audited and audit.manifest.input.rows == len(audit)
     for ids, frame in given.values.values(fields, PART_ROWS):
         if len(sample) < SAMPLE:
             sample = pd.concat([sample, frame.iloc[:SAMPLE]], ignore_index=True) if len(sample) else frame.iloc[:SAMPLE]
-        for place, own_id in enumerate(map(str, ids)):
-            if own_id in wanted:
-                found[own_id] = {name: frame[name].iloc[place] for name in fields}
+        for place, row_id in enumerate(map(str, ids)):
+            if row_id in case_ids:
+                rows[row_id] = {name: frame[name].iloc[place] for name in fields}
         if check:
             digests += b"".join(input_row_digests(read_rows(frame[fields], fields, None, ids)))
-        elif len(found) == len(wanted) and len(sample) >= SAMPLE:
+        elif len(rows) == len(case_ids) and len(sample) >= SAMPLE:
             break
     if check and len(digests) > 32 * len(audit):  # more rows than were audited are given
         audited = SeenIds()
@@ -112,7 +112,7 @@ def _find_rows(
         raise DataError(
             "the rows given are not the ones that were audited: ids or values differ; give the rows of the audit"
         )
-    return found, sample
+    return rows, sample
 
 
 # --- labels ---------------------------------------------------------------------------------------------------
@@ -127,26 +127,26 @@ class LabelTally:
 
     def __init__(
         self,
-        sought: str,
+        defect: str,
         labels: RowLabels,
         min_confidence: float,
         confidence: Mapping[str, float] | None = None,
     ) -> None:
-        self.sought, self.labels, self.min_confidence = sought, labels, min_confidence
+        self.defect, self.labels, self.min_confidence = defect, labels, min_confidence
         self.confidence = confidence
-        self.known = sought != "wrong"  # whether any label is a class of the model
+        self.known = defect != "wrong"  # whether any label is a class of the model
         self.parts: list[tuple[Floats, ...]] = []
 
     def add(self, piece: Piece, classes: Sequence[object]) -> None:
         """Look up the rows of a piece."""
         ids = piece.table.column("id").to_pylist()
-        found = self.labels.find(ids)
-        if self.confidence is not None and None not in found:
-            check_same_rows(ids, piece.confidence, [self.confidence[id_text(own_id)] for own_id in ids])
-        bad = np.array(found, dtype=object)
-        if self.sought == "wrong":
+        labels = self.labels.find(ids)
+        if self.confidence is not None and None not in labels:
+            check_same_rows(ids, piece.confidence, [self.confidence[id_text(row_id)] for row_id in ids])
+        bad = np.array(labels, dtype=object)
+        if self.defect == "wrong":
             names = np.array([write_class(label) for label in classes], dtype=object)
-            self.known |= any(label in names for label in set(found))
+            self.known |= any(label in names for label in set(labels))
             bad = bad != names[piece.predicted]
         fds = np.asarray(piece.table.column("fds").to_numpy(), dtype=np.float64)
         self.parts.append((piece.exposure, piece.confidence, fds, piece.losses[:, 0], bad.astype(np.float64)))
@@ -196,7 +196,7 @@ class LabelTally:
         rule = rules[by]
         reviews_nothing = rule.threshold is not None and math.isinf(rule.threshold)
         return ReviewView(
-            sought=self.sought,
+            defect=self.defect,
             rows=len(bad),
             found_in_all=int(bad.sum()),
             shares=SHARES,
@@ -215,9 +215,9 @@ def _share(flags: Booleans) -> Share:
 
 
 def count_found(score: Floats, bad: Booleans) -> tuple[int, ...]:
-    """Return how many of those sought lie in the first 0%, 1% ... 100% of the rows, highest score first."""
-    found = np.concatenate([[0], np.cumsum(bad[np.argsort(-score, kind="stable")])])
-    return tuple(int(found[count_first(share, len(bad))]) for share in SHARES)
+    """Return how many of the bad rows lie in the first 0%, 1% ... 100% of the rows, highest score first."""
+    total = np.concatenate([[0], np.cumsum(bad[np.argsort(-score, kind="stable")])])
+    return tuple(int(total[count_first(share, len(bad))]) for share in SHARES)
 
 
 def read_brittle(
@@ -226,6 +226,6 @@ def read_brittle(
     """Return which rows break under the held-out stress, from which confidence, and the confidence of each, by id."""
     rows = LabelledRows.of(labels, min_confidence)
     rows.check_made_under(protocol)
-    ids = [id_text(own_id) for own_id in rows.ids]
-    brittle, confidence = (dict(zip(ids, each.tolist(), strict=True)) for each in (rows.brittle, rows.confidence))
+    ids = [id_text(row_id) for row_id in rows.ids]
+    brittle, confidence = (dict(zip(ids, column.tolist(), strict=True)) for column in (rows.brittle, rows.confidence))
     return RowLabels(brittle), rows.min_confidence, confidence

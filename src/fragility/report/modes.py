@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fragility.pages.sections import Block, Cell, Facts, Figure, Section, Table, Text
+from fragility.pages.sections import Cell, Facts, Figure, PageBlock, Section, Table, Text
 from fragility.pages.svg import draw_paired_shares, draw_share_bar, draw_shares
 from fragility.pages.wording import (
     MODE_MEANINGS,
@@ -21,23 +21,23 @@ from fragility.pages.wording import (
 from fragility.questions.modes.stability import describe_intervals
 from fragility.report.figures import draw_exposure
 from fragility.report.sentences import count_focus, name_focus
-from fragility.report.summary import AuditNumbers, Case, ModeNumbers, ModesNumbers, SetNumbers
+from fragility.report.summary import AuditNumbers, FragileCase, ModeNumbers, ModesNumbers, SetNumbers
 
 SHOWN_UNITS = 10
 MEASURE = "are flipped by the failure of one unit with a chance over one half"
 
 
-def show_modes(audit: AuditNumbers, found: ModesNumbers) -> Section:
+def show_modes(audit: AuditNumbers, numbers: ModesNumbers) -> Section:
     """Return what each failure mode costs the assessed predictions, and which units cost and flip most."""
     key, heading, noun = "modes", "Evidence that is wrong, not only lost", name_focus(audit)
     opening = (
         "Evidence does not only go missing: it also arrives wrong. For each failure mode of the protocol the audit "
         "asked what the failure of one unit of evidence costs a prediction, and how likely it flips it."
     )
-    blocks: list[Block] = [Text([opening, describe_assessed(audit, found)])]
-    if not found.modes:
+    blocks: list[PageBlock] = [Text([opening, describe_assessed(audit, numbers)])]
+    if not numbers.modes:
         return Section(key, heading, blocks)
-    named = [(MODE_WORDS[one.mode][0], one) for one in found.modes]
+    named = [(MODE_WORDS[one.mode][0], one) for one in numbers.modes]
     facts = [(name.capitalize(), f"{_begin(MODE_MEANINGS[one.mode])}. {describe_found(one)}") for name, one in named]
     rows = [
         (name, f"{one.exposure.median:.2f}", write_part(one.flips.count, one.flips.rows), write_interval(one.flips))
@@ -51,50 +51,53 @@ def show_modes(audit: AuditNumbers, found: ModesNumbers) -> Section:
         Facts(facts),
         Figure([shares], f"Share of the assessed {noun} that {MEASURE}; lines are 95% intervals.", table),
         Figure(exposures, f"How exposed the {noun} are to each mode; the line marks the median.", small=True),
-        *(_list_units(one, found.rows) for one in found.modes if one.units),
+        *(_list_units(one, numbers.rows) for one in numbers.modes if one.units),
     ]
     return Section(key, heading, blocks)
 
 
-def describe_assessed(audit: AuditNumbers, found: ModesNumbers) -> str:
+def describe_assessed(audit: AuditNumbers, numbers: ModesNumbers) -> str:
     """Return how many predictions were assessed, and how they were chosen."""
     total, noun = audit.focus.rows, name_focus(audit)
     which = f"all {count_focus(audit, total)}" if total > 1 else f"the one {noun[:-1]}"
-    if found.most_confident is None:
+    if numbers.most_confident is None:
         return f"Assessed: {which}."
     rule = (
-        f"This audit assesses at most {found.most_confident:,} predictions that are at least "
+        f"This audit assesses at most {numbers.most_confident:,} predictions that are at least "
         f"{write_percent(audit.protocol.min_confidence)} confident, drawn by a hash of their content, "
         "which is as good as at random."
     )
-    if found.rows < total:
+    if numbers.rows < total:
         which = (
-            f"{found.rows:,} of {count_focus(audit, total)}" if found.rows else f"none of {count_focus(audit, total)}"
+            f"{numbers.rows:,} of {count_focus(audit, total)}"
+            if numbers.rows
+            else f"none of {count_focus(audit, total)}"
         )
     return f"Assessed: {which}. {rule}"
 
 
-def describe_found(found: ModeNumbers) -> str:
+def describe_found(numbers: ModeNumbers) -> str:
     """Return how exposed the assessed predictions are to a mode, and which unit flips most of them."""
-    if not found.units:
+    if not numbers.units:
         return "No evidence can fail in this way."
-    exposed = f"Median exposure {found.exposure.median:.2f}."
-    count, rows = found.flips.count, write_count(found.flips.rows, "prediction")
+    exposed = f"Median exposure {numbers.exposure.median:.2f}."
+    count, rows = numbers.flips.count, write_count(numbers.flips.rows, "prediction")
     if not count:
         return (
-            f"{exposed} No single unit flips any of {rows} with a chance over one half ({write_interval(found.flips)})."
+            f"{exposed} No single unit flips any of {rows} with a chance over one half "
+            f"({write_interval(numbers.flips)})."
         )
-    most, verb = max(found.units, key=lambda unit: unit.flips), "is" if count == 1 else "are"
-    failed = MODE_WORDS[found.mode][1].format(shorten_name(most.name))
+    most, verb = max(numbers.units, key=lambda unit: unit.flips), "is" if count == 1 else "are"
+    failed = MODE_WORDS[numbers.mode][1].format(shorten_name(most.name))
     return (
         f"{exposed} {count:,} of {rows} {verb} flipped by the failure of one unit with a chance over one half, "
-        f"{write_share(found.flips)}; most often by {failed} ({most.flips:,})."
+        f"{write_share(numbers.flips)}; most often by {failed} ({most.flips:,})."
     )
 
 
-def _list_units(found: ModeNumbers, rows: int) -> Table:
+def _list_units(numbers: ModeNumbers, rows: int) -> Table:
     """Return the units whose failure flips most."""
-    shown = found.units[:SHOWN_UNITS]
+    shown = numbers.units[:SHOWN_UNITS]
     cells = [
         (
             shorten_name(unit.name),
@@ -104,43 +107,43 @@ def _list_units(found: ModeNumbers, rows: int) -> Table:
         )
         for unit in shown
     ]
-    more = f"; the {len(shown)} of {len(found.units):,} that flip most" if len(found.units) > len(shown) else ""
+    more = f"; the {len(shown)} of {len(numbers.units):,} that flip most" if len(numbers.units) > len(shown) else ""
     head = ("unit", "expected loss of margin", "mean flip chance", "chance over one half")
-    return Table(f"{MODE_WORDS[found.mode][0].capitalize()}: what each unit costs{more}", head, cells, sortable=True)
+    return Table(f"{MODE_WORDS[numbers.mode][0].capitalize()}: what each unit costs{more}", head, cells, sortable=True)
 
 
-def list_case_modes(case: Case) -> list[str]:
+def list_case_modes(case: FragileCase) -> list[str]:
     """Return one sentence per failure mode: how exposed a case is to it, and its weakest unit."""
-    told = []
+    sentences = []
     for one in case.modes or ():
         weakest = None if one.weakest is None else shorten_name(one.weakest)
-        told.append(f"{_begin(describe_mode(one.mode, one.exposure, weakest, one.flip_chance))}.")
-    return told
+        sentences.append(f"{_begin(describe_mode(one.mode, one.exposure, weakest, one.flip_chance))}.")
+    return sentences
 
 
-def list_case_intervals(case: Case) -> list[str]:
+def list_case_intervals(case: FragileCase) -> list[str]:
     """Return how far single values of a case may move before the decision flips, the least room first."""
-    return [] if case.intervals is None else [f"{_begin(told)}." for told in describe_intervals(case.intervals)]
+    return [] if case.intervals is None else [f"{_begin(sentence)}." for sentence in describe_intervals(case.intervals)]
 
 
 # --- several audits -----------------------------------------------------------------------------------------
 
 
-def compare_modes(audits: Sequence[AuditNumbers]) -> list[Block]:
+def compare_modes(audits: Sequence[AuditNumbers]) -> list[PageBlock]:
     """Return the failure modes that all audits assessed, side by side; nothing where they share none."""
     by_audit = [_by_mode(audit.focus) for audit in audits]
-    shared = [mode for mode in by_audit[0] if all(mode in own for own in by_audit[1:])]
+    shared = [mode for mode in by_audit[0] if all(mode in numbers for numbers in by_audit[1:])]
     if not shared:
         return []
     names = [shorten_name(audit.facts.name) for audit in audits]
     rows = []
     for mode in shared:
-        own, name = [found[mode] for found in by_audit], MODE_WORDS[mode][0]
-        shares = [f"{write_part(one.flips.count, one.flips.rows)}: {write_interval(one.flips)}" for one in own]
-        rows.append((f"{name}: median exposure", *(f"{one.exposure.median:.2f}" for one in own)))
+        numbers, name = [modes[mode] for modes in by_audit], MODE_WORDS[mode][0]
+        shares = [f"{write_part(one.flips.count, one.flips.rows)}: {write_interval(one.flips)}" for one in numbers]
+        rows.append((f"{name}: median exposure", *(f"{one.exposure.median:.2f}" for one in numbers)))
         rows.append((f"{name}: flipped by one failure", *shares))
-    counts = [f"{found[shared[0]].flips.rows:,} of {name}" for found, name in zip(by_audit, names, strict=True)]
-    blocks: list[Block] = [Table(f"Failure modes, of {join_names(counts)}", ("", *names), rows, wrapped=True)]
+    counts = [f"{modes[shared[0]].flips.rows:,} of {name}" for modes, name in zip(by_audit, names, strict=True)]
+    blocks: list[PageBlock] = [Table(f"Failure modes, of {join_names(counts)}", ("", *names), rows, wrapped=True)]
     if len(audits) == 2:
         first, second = by_audit
         entries = [(MODE_WORDS[mode][0], (first[mode].flips, second[mode].flips)) for mode in shared]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fragility.pages.sections import Block, Facts, Notice, Section, Table, Text
+from fragility.pages.sections import Facts, Notice, PageBlock, Section, Table, Text
 from fragility.parity.result import (
     CLEAN,
     ModelParity,
@@ -22,32 +22,32 @@ OPENING = (
 )
 
 
-def show_parities(found: Sequence[ModelParity]) -> Section:
+def show_parities(parities: Sequence[ModelParity]) -> Section:
     """Return the comparisons, one after the other."""
-    blocks: list[Block] = [Text([OPENING])]
-    for one in found:
+    blocks: list[PageBlock] = [Text([OPENING])]
+    for one in parities:
         blocks += _show_parity(one)
     return Section("parity", "Is the deployed model the one that was audited?", blocks)
 
 
-def _show_parity(found: ModelParity) -> list[Block]:
-    verdict = f"{describe_verdict(found)}."
-    blocks: list[Block] = [Text([verdict]) if found.agrees else Notice(verdict)]
-    few = "" if found.rows == found.rows_given else f" of {found.rows_given:,}, those with the smallest digests"
+def _show_parity(parity: ModelParity) -> list[PageBlock]:
+    verdict = f"{describe_verdict(parity)}."
+    blocks: list[PageBlock] = [Text([verdict]) if parity.agrees else Notice(verdict)]
+    few = "" if parity.rows == parity.rows_given else f" of {parity.rows_given:,}, those with the smallest digests"
     facts = [
-        ("A, the reference", f"{found.a.name} ({found.a.kind}), fingerprint {found.a.fingerprint}"),
-        ("B", f"{found.b.name} ({found.b.kind}), fingerprint {found.b.fingerprint}, columns by {found.b.columns}"),
-        ("Rows", f"{found.rows:,}{few}"),
-        ("Tolerance", f"{found.tolerance:g} in probability; a label that differs within it of a tie is no difference"),
-        *(("Note", each) for each in found.notes),
+        ("A, the reference", f"{parity.a.name} ({parity.a.kind}), fingerprint {parity.a.fingerprint}"),
+        ("B", f"{parity.b.name} ({parity.b.kind}), fingerprint {parity.b.fingerprint}, columns by {parity.b.columns}"),
+        ("Rows", f"{parity.rows:,}{few}"),
+        ("Tolerance", f"{parity.tolerance:g} in probability; a label that differs within it of a tie is no difference"),
+        *(("Note", note) for note in parity.notes),
     ]
-    head, *rows = tabulate_kinds(found)
-    caption = f"States of {found.a.name} and {found.b.name}"
+    head, *rows = tabulate_kinds(parity)
+    caption = f"States of {parity.a.name} and {parity.b.name}"
     blocks += [Facts(facts), Table(caption, head, rows, wrapped=True)]
-    if found.reveals:
-        head, *rows = tabulate_reveals(found, SHOWN_REVEALS)
+    if parity.reveals:
+        head, *rows = tabulate_reveals(parity, SHOWN_REVEALS)
         blocks.append(Table("What reveals a difference, most labels first", head, rows, wrapped=True))
-    example = found.smallest
+    example = parity.smallest
     if example is not None:
         entries = [
             ("Smallest example", describe_change(example)),

@@ -11,7 +11,6 @@ from fragility.analysis.segments import SegmentShares
 from fragility.base.shares import share_of
 from fragility.base.text import shorten
 from fragility.pages.sections import (
-    Block,
     Cases,
     CaseView,
     Cell,
@@ -20,6 +19,7 @@ from fragility.pages.sections import (
     Figure,
     Lead,
     Numbers,
+    PageBlock,
     PathStep,
     Section,
     Table,
@@ -47,7 +47,7 @@ from fragility.report.comparison import show_comparison, show_side_by_side
 from fragility.report.modes import list_case_intervals, list_case_modes, show_modes
 from fragility.report.parity import show_parities
 from fragility.report.sentences import count_focus, name_all, name_focus, name_limit
-from fragility.report.summary import AuditNumbers, Case, Dependence, GroupRole, ReliabilityNumbers, ReportSummary
+from fragility.report.summary import AuditNumbers, Dependence, FragileCase, GroupRole, ReliabilityNumbers, ReportSummary
 from fragility.report.tally import count_first
 
 SHOWN_IN_PICTURE = 4
@@ -81,11 +81,11 @@ def list_sections(summary: ReportSummary) -> list[Section]:
     sections = [show_comparison(summary), show_side_by_side(summary)] if several else []
     for number, audit in enumerate(audits, start=1):
         prefix = f"audit-{number}-" if several else ""
-        own = _list_own_sections(audit, prefix)
+        of_audit = _list_own_sections(audit, prefix)
         if several:
             sections.append(Section(f"audit-{number}", shorten_name(audit.facts.name)))
-            own = [section._replace(key=prefix + section.key, level=3) for section in own]
-        sections += own
+            of_audit = [section._replace(key=prefix + section.key, level=3) for section in of_audit]
+        sections += of_audit
     if any(audit.accuracy is not None for audit in audits):
         sections.append(_show_accuracy(audits))
     if summary.parities:
@@ -131,7 +131,7 @@ def _show_finding(audit: AuditNumbers) -> Section:
         shown = focus.class_losses[:SHOWN_IN_PICTURE]
         entries += [(repr(shorten_name(one.predicted)), one.flips_early) for one in shown]
     caption = f"Share of {name_focus(audit)} that flip early; lines are 95% intervals."
-    blocks: list[Block] = [
+    blocks: list[PageBlock] = [
         Lead(sentences.write_headline(audit), figures.show_shares(entries, caption)),
         Numbers(_list_large_numbers(audit)),
         Text([" ".join(sentences.describe_finding(audit))]),
@@ -182,25 +182,27 @@ def _list_fields(group: str, fields: Sequence[tuple[str, str]]) -> str:
     return ", ".join([*shown, *more])
 
 
-def _show_baselines(found: Dependence) -> Section:
-    entries = [(f"{one.name}{' (declared)' if place == 0 else ''}", one) for place, one in enumerate(found.baselines)]
+def _show_baselines(dependence: Dependence) -> Section:
+    entries = [
+        (f"{one.name}{' (declared)' if place == 0 else ''}", one) for place, one in enumerate(dependence.baselines)
+    ]
     rows = [
         (
             name,
-            count_cell(one.flips_after_one.count, found.rows),
-            count_cell(one.flips_early.count, found.rows),
+            count_cell(one.flips_after_one.count, dependence.rows),
+            count_cell(one.flips_early.count, dependence.rows),
             write_interval(one.flips_early),
-            count_cell(one.never_flips.count, found.rows),
-            "none" if one.median_budget > found.depth else f"{one.median_budget:g}",
+            count_cell(one.never_flips.count, dependence.rows),
+            "none" if one.median_budget > dependence.depth else f"{one.median_budget:g}",
         )
         for name, one in entries
     ]
-    unflipped = f"not within {found.depth}"
+    unflipped = f"not within {dependence.depth}"
     head = ("lost evidence becomes", "flip after one", "flip early", "95% interval", unflipped, "median k*")
-    caption = f"Share of {write_count(found.rows, 'confident prediction')} that flip early, by baseline"
+    caption = f"Share of {write_count(dependence.rows, 'confident prediction')} that flip early, by baseline"
     picture = draw_shares([(name, one.flips_early) for name, one in entries])
-    blocks: list[Block] = [
-        Text(sentences.describe_baselines(found)),
+    blocks: list[PageBlock] = [
+        Text(sentences.describe_baselines(dependence)),
         Figure([picture], f"{caption}; lines are 95% intervals."),
         Table("The finding under each baseline", head, rows),
     ]
@@ -211,16 +213,20 @@ def _show_segments(audit: AuditNumbers, shares: SegmentShares, place: int) -> Se
     column, noun, rows = shorten_name(shares.column), name_focus(audit), list[Sequence[TableCell]]()
     entries = []
     for one in shares.segments:
-        own, name = one.confident if audit.confident.rows else one.everything, shorten_name(one.name)
-        entries.append((name, own.flips_early))
-        median = "no flip" if own.median_flip_budget is None else str(own.median_flip_budget)
-        standardised = "unknown" if own.standardised is None else write_percent(own.standardised)
-        numbers = (write_interval(own.flips_early), standardised, median, f"{own.mean_exposure:.2f}")
-        counts = (f"{one.everything.rows:,}", f"{own.rows:,}", count_cell(own.flips_early.count, own.rows))
-        rows.append((name, *counts, *(numbers if own.rows else ("none",) * 4)))
+        numbers_here, name = one.confident if audit.confident.rows else one.everything, shorten_name(one.name)
+        entries.append((name, numbers_here.flips_early))
+        median = "no flip" if numbers_here.median_flip_budget is None else str(numbers_here.median_flip_budget)
+        standardised = "unknown" if numbers_here.standardised is None else write_percent(numbers_here.standardised)
+        numbers = (write_interval(numbers_here.flips_early), standardised, median, f"{numbers_here.mean_exposure:.2f}")
+        counts = (
+            f"{one.everything.rows:,}",
+            f"{numbers_here.rows:,}",
+            count_cell(numbers_here.flips_early.count, numbers_here.rows),
+        )
+        rows.append((name, *counts, *(numbers if numbers_here.rows else ("none",) * 4)))
     picture = draw_shares([(name_all(audit), audit.focus.flips_early), *entries])
     head = (column, "rows", noun, "flip early", "95% interval", "standardised", "median k*", "mean exposure")
-    blocks: list[Block] = [
+    blocks: list[PageBlock] = [
         Text(sentences.describe_segments(shares, audit)),
         Figure([picture], f"Share of {noun} that flip early, by {column}; lines are 95% intervals."),
         Table(f"{noun.capitalize()} by {column}", head, rows, sortable=True),
@@ -235,8 +241,8 @@ def _show_within_classes(audit: AuditNumbers, shares: SegmentShares) -> Table:
     places = [shares.classes.index(label) for label in shown]
     rows = []
     for one in shares.segments:
-        own = one.confident if audit.confident.rows else one.everything
-        cells = [count_cell(own.by_class[place].count, own.by_class[place].rows) for place in places]
+        numbers = one.confident if audit.confident.rows else one.everything
+        cells = [count_cell(numbers.by_class[place].count, numbers.by_class[place].rows) for place in places]
         rows.append((shorten_name(one.name), *cells))
     head = (shorten_name(shares.column), *(f"predicted {shorten_name(label)!r}" for label in shown))
     return Table("Those that flip early, within each predicted class", head, rows, sortable=True)
@@ -282,7 +288,7 @@ def _show_collapse(audit: AuditNumbers) -> Section:
     others = write_count(left_out, "other is", "others are")
     rest = f" The {SHOWN_CLASSES} classes predicted most; {others} left out." if left_out > 0 else ""
     everything = audit.everything.collapse if audit.confident.rows else None
-    blocks: list[Block] = [
+    blocks: list[PageBlock] = [
         Text([text]),
         Figure([figures.draw_collapse(curve, everything)], caption, table),
         Figure(drawn, f"The same by predicted class (number of predictions).{rest}", small=True),
@@ -321,7 +327,7 @@ def _show_losses(audit: AuditNumbers) -> Section:
         )
         for one in focus.class_losses[: 2 * SHOWN_CLASSES]
     ]
-    blocks: list[Block] = [
+    blocks: list[PageBlock] = [
         Text([text]),
         Facts([(way.capitalize(), WAYS[way]) for way in ways]),
         Figure(drawn, caption, small=True),
@@ -352,7 +358,7 @@ def _show_groups(audit: AuditNumbers) -> Section:
         verb = "flips" if flipping == 1 else "flip"
         text = f"{count_focus(audit, flipping)} {verb}; the groups whose loss flips most of them are {names}."
     roles = [role for role in focus.groups if role.first or role.in_set]
-    blocks: list[Block] = [Text([text]), _list_roles("What each group carries", roles[:SHOWN_GROUPS], audit)]
+    blocks: list[PageBlock] = [Text([text]), _list_roles("What each group carries", roles[:SHOWN_GROUPS], audit)]
     if len(roles) > SHOWN_GROUPS:
         rest = roles[SHOWN_GROUPS:LISTED_GROUPS]
         more = len(roles) - SHOWN_GROUPS - len(rest)
@@ -390,15 +396,19 @@ def _list_roles(caption: str, roles: Sequence[GroupRole], audit: AuditNumbers) -
     return Table(caption, head[:width], rows, sortable=True)
 
 
-def _show_reliability(found: ReliabilityNumbers) -> Section:
-    group, kept = found.kept[0]
-    first = describe_first_group(shorten_name(group), kept, found.lost)
-    assumed = None if found.recorded else "The rates were declared, not measured; groups fail independently."
-    lost = describe_expected_loss(found.lost, found.rows, found.exact, found.condition)
-    blocks: list[Block] = [Text([text for text in (lost, first, assumed) if text is not None])]
+def _show_reliability(reliability: ReliabilityNumbers) -> Section:
+    group, kept = reliability.kept[0]
+    first = describe_first_group(shorten_name(group), kept, reliability.lost)
+    assumed = None if reliability.recorded else "The rates were declared, not measured; groups fail independently."
+    lost = describe_expected_loss(reliability.lost, reliability.rows, reliability.exact, reliability.condition)
+    blocks: list[PageBlock] = [Text([text for text in (lost, first, assumed) if text is not None])]
     rows = [
-        (shorten_name(name), f"{kept:,.2f}", Cell(write_percent(kept / found.lost), draw_share_bar(kept / found.lost)))
-        for name, kept in found.kept[:SHOWN_GROUPS]
+        (
+            shorten_name(name),
+            f"{kept:,.2f}",
+            Cell(write_percent(kept / reliability.lost), draw_share_bar(kept / reliability.lost)),
+        )
+        for name, kept in reliability.kept[:SHOWN_GROUPS]
         if kept > 0.0
     ]
     if rows:
@@ -423,12 +433,12 @@ def _show_corner(audit: AuditNumbers) -> Section:
             f"predictions begins at an exposure of {density.threshold:.2f}."
         )
     caption = "Each cell counts predictions; darker (in dark mode: brighter) is more. Shaded: the exposed corner."
-    blocks: list[Block] = [Text([text]), Figure([figures.draw_density(audit)], caption)]
+    blocks: list[PageBlock] = [Text([text]), Figure([figures.draw_density(audit)], caption)]
     return Section("corner", "Confidence against exposure", blocks)
 
 
 def _show_reviews(audit: AuditNumbers) -> Section:
-    blocks: list[Block] = []
+    blocks: list[PageBlock] = []
     for view in audit.reviews:
         blocks.append(Text(sentences.describe_review(view, name_focus(audit))))
         if not view.found_in_all:
@@ -436,11 +446,13 @@ def _show_reviews(audit: AuditNumbers) -> Section:
         rows = []
         for share in BUDGETS:
             place = view.shares.index(share)
-            found = (write_part(counts[place], view.found_in_all) for counts in (view.by_exposure, view.by_confidence))
-            rows.append((f"{write_percent(share)} ({count_first(share, view.rows):,})", *found))
+            counts_found = (
+                write_part(counts[place], view.found_in_all) for counts in (view.by_exposure, view.by_confidence)
+            )
+            rows.append((f"{write_percent(share)} ({count_first(share, view.rows):,})", *counts_found))
         head = ("reviewed", "by exposure", "by confidence")
-        table = Table(f"{view.sought.capitalize()} predictions found", head, rows)
-        caption = f"How many of the {view.sought} predictions a review finds, by its size."
+        table = Table(f"{view.defect.capitalize()} predictions found", head, rows)
+        caption = f"How many of the {view.defect} predictions a review finds, by its size."
         blocks.append(Figure([figures.draw_review(view)], caption, table))
     return Section("review", "What a review would find", blocks)
 
@@ -468,7 +480,7 @@ def _show_cases(audit: AuditNumbers, prefix: str) -> Section:
     ]
     head = ("row", "predicts", "confidence", "exposure", "FDS", "k*")
     heading = "The most fragile confident cases" if audit.confident.rows else "The most fragile cases"
-    blocks: list[Block] = [
+    blocks: list[PageBlock] = [
         Text(text),
         Facts([(word, GLOSSARY[word]) for word in ("exposure", "FDS", "k*")]),
         Table("The cases at a glance", head, rows, sortable=True),
@@ -477,7 +489,7 @@ def _show_cases(audit: AuditNumbers, prefix: str) -> Section:
     return Section("cases", heading, blocks)
 
 
-def _show_case(case: Case, key: str, audit: AuditNumbers) -> CaseView:
+def _show_case(case: FragileCase, key: str, audit: AuditNumbers) -> CaseView:
     flip = "flips" if case.flips_to is None else f"flips to {shorten_name(case.flips_to)!r}"
     path, flip_step, folder = [], case.flip_step, audit.facts.folder
     for step, name in enumerate(case.path, start=1):
@@ -505,7 +517,7 @@ def _show_case(case: Case, key: str, audit: AuditNumbers) -> CaseView:
 
 
 def _show_accuracy(audits: Sequence[AuditNumbers]) -> Section:
-    blocks: list[Block] = []
+    blocks: list[PageBlock] = []
     for audit in audits:
         if audit.accuracy is None:
             continue
@@ -525,7 +537,9 @@ def _show_accuracy(audits: Sequence[AuditNumbers]) -> Section:
 
 
 def _show_limits(audits: Sequence[AuditNumbers]) -> Section:
-    blocks: list[Block] = [Text([*LIMITS[:1], UPPER_LIMIT.format(sentences.describe_searched(audits)), *LIMITS[1:]])]
+    blocks: list[PageBlock] = [
+        Text([*LIMITS[:1], UPPER_LIMIT.format(sentences.describe_searched(audits)), *LIMITS[1:]])
+    ]
     for audit in audits:
         if audit.facts.partial:
             unseen = join_names([shorten(reason, 200) for reason in audit.facts.partial], MOST_NAMES)
@@ -549,5 +563,5 @@ def _show_verification(audits: Sequence[AuditNumbers]) -> Section:
         which = shorten_name(facts.name) if len(audits) > 1 else "this audit"
         tables.append(Table(f"What {which} is bound to", ("what", "value"), rows))
     opening = "Every claim can be recomputed from the model, the rows and the folder of the audit. The command:"
-    blocks: list[Block] = [Text([opening]), *(Command(audit.facts.verify) for audit in audits), *tables]
+    blocks: list[PageBlock] = [Text([opening]), *(Command(audit.facts.verify) for audit in audits), *tables]
     return Section("verify", "How to verify", blocks)

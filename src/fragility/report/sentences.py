@@ -34,8 +34,8 @@ from fragility.pages.wording import (
 from fragility.report.summary import (
     Accuracy,
     AuditNumbers,
-    Case,
     Dependence,
+    FragileCase,
     LatticeNumbers,
     ReportSummary,
     ReviewView,
@@ -196,7 +196,7 @@ def _describe_worst(worst: WorstSegment, sure: str) -> str:
 
 def describe_finding(audit: AuditNumbers) -> list[str]:
     """Return what the predictions rest on, and what that means."""
-    focus, found, accuracy = audit.focus, audit.dependence, audit.accuracy
+    focus, dependence, accuracy = audit.focus, audit.dependence, audit.accuracy
     strongest, flipping = focus.strongest, max(focus.groups, key=lambda group: group.alone)
     rests = f"It leans most on {shorten_name(strongest.name)}"
     if focus.rows > 1:
@@ -214,31 +214,31 @@ def describe_finding(audit: AuditNumbers) -> list[str]:
     else:
         which = "It is" if focus.rows == 1 else "The most exposed of them is"
         meaning = f"{which} row {shorten_name(focus.cases[0].id)}: {describe_case(focus.cases[0])}."
-    known = found is not None and found.verdict is not Stability.DEPENDS  # which opens the report instead
-    return [f"{rests}.", meaning, *([_end_sentence(found.sentence)] if found is not None and known else [])]
+    known = dependence is not None and dependence.verdict is not Stability.DEPENDS  # which opens the report instead
+    return [f"{rests}.", meaning, *([_end_sentence(dependence.sentence)] if dependence is not None and known else [])]
 
 
 def _end_sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
-def describe_baselines(found: Dependence) -> list[str]:
+def describe_baselines(dependence: Dependence) -> list[str]:
     """Return which predictions flip early whatever the baseline, and which baselines the model has never seen."""
-    every = found.under_all
-    shown = f": rows {join_names([shorten_name(own) for own in every], SHOWN_ROWS)}" if every else ""
-    names = [one.name for one in found.baselines]
-    only = [f"{count:,} under {name}" for name, count in found.under_only if count]
+    every = dependence.under_all
+    shown = f": rows {join_names([shorten_name(row_id) for row_id in every], SHOWN_ROWS)}" if every else ""
+    names = [one.name for one in dependence.baselines]
+    only = [f"{count:,} under {name}" for name, count in dependence.under_only if count]
     rest = f" Under one baseline only: {join_names(only)}." if only else ""
-    agreeing = [one.baseline for one in found.agreements if one.stability is Stability.STABLE]
+    agreeing = [one.baseline for one in dependence.agreements if one.stability is Stability.STABLE]
     artificial = [
         describe_artificial(one.name, one.artificial)
-        for one in found.baselines
+        for one in dependence.baselines
         if one.artificial and one.name not in agreeing
     ]
     return [
         "The same confident predictions, drawn by a hash of their content, under every baseline that the model admits. "
-        f"{_end_sentence(found.sentence)}",
-        f"{describe_under_all(len(every), found.rows, names)}{shown}.{rest}",
+        f"{_end_sentence(dependence.sentence)}",
+        f"{describe_under_all(len(every), dependence.rows, names)}{shown}.{rest}",
         *map(_end_sentence, artificial),
     ]
 
@@ -248,14 +248,14 @@ def describe_baselines(found: Dependence) -> list[str]:
 
 def describe_budgets(audit: AuditNumbers) -> list[str]:
     """Return how many predictions rest on one, two, three groups, and what a search of all subsets adds."""
-    focus, found = audit.focus, audit.focus.lattice
+    focus, lattice = audit.focus, audit.focus.lattice
     places = ("flip within one removal", "within two", "within three")[: len(focus.flips_at)]
     flipping = [f"{write_part(sum(focus.flips_at[:k]), focus.rows)} {place}" for k, place in enumerate(places, start=1)]
     text = (
         f"Along the path, the strongest group first: of {count_focus(audit, focus.rows)}, {join_names(flipping)}; "
         f"{write_part(focus.never, focus.rows)} do not flip within its {write_count(audit.protocol.depth, 'removal')}."
     )
-    if found is None:
+    if lattice is None:
         return [f"{text} Other sets of groups were not searched, so fewer groups may be enough."]
     one, early = focus.flips_after_one, focus.flips_early
     counts = [
@@ -263,23 +263,23 @@ def describe_budgets(audit: AuditNumbers) -> list[str]:
         for share, flips in ((one, "flip when some single group is lost"), (early, "when some one or two are"))
     ]
     every = f"Whichever groups are lost: {join_names(counts)}; {describe_holding(focus.holds)}."
-    rows = "each" if found.searched == focus.rows else f"{found.searched:,}"
-    fewer, minimum = (write_part(count, found.searched) for count in (found.fewer, found.minimum))
+    rows = "each" if lattice.searched == focus.rows else f"{lattice.searched:,}"
+    fewer, minimum = (write_part(count, lattice.searched) for count in (lattice.fewer, lattice.minimum))
     searched = (
         f"All subsets of groups were searched for {rows} of them. For {fewer} of these a failing set exists that is "
         "smaller than the path's, or that the path did not find at all. "
         f"For {minimum} the smallest failing set is proved."
     )
-    if found.expected_lost is not None and found.condition is not None:
-        searched += f" {found.condition.capitalize()}, about {found.expected_lost:,.1f} of {focus.rows:,} are lost."
+    if lattice.expected_lost is not None and lattice.condition is not None:
+        searched += f" {lattice.condition.capitalize()}, about {lattice.expected_lost:,.1f} of {focus.rows:,} are lost."
     return [every, text, searched]
 
 
 def describe_searched(audits: Sequence[AuditNumbers]) -> str:
     """Return for how many predictions a search of all sets adds to the path; a sentence."""
     numbers = [(audit.focus.rows, audit.focus.lattice) for audit in audits]
-    searched = sum(0 if found is None else found.searched for _, found in numbers)
-    settled = sum(0 if found is None else found.minimum + found.none_proved for _, found in numbers)
+    searched = sum(0 if lattice is None else lattice.searched for _, lattice in numbers)
+    settled = sum(0 if lattice is None else lattice.minimum + lattice.none_proved for _, lattice in numbers)
     rows = sum(count for count, _ in numbers)
     if not searched:
         return "Other sets were not searched."
@@ -291,7 +291,7 @@ def describe_searched(audits: Sequence[AuditNumbers]) -> str:
 def describe_segments(shares: SegmentShares, audit: AuditNumbers) -> list[str]:
     """Return which segments flip early clearly more or less often than the others, and whether classes explain it."""
     column, focus = shorten_name(shares.column), "confident" if audit.confident.rows else "everything"
-    known = [(shorten_name(one.name), own) for one in shares.segments if (own := getattr(one, focus)).rows]
+    known = [(shorten_name(one.name), numbers) for one in shares.segments if (numbers := getattr(one, focus)).rows]
     if len(known) < 2:
         return [f"All {name_focus(audit)} are in one segment of {column}."]
     clear = sorted((one for one in known if one[1].differs), key=lambda one: -one[1].flips_early.value)
@@ -300,72 +300,77 @@ def describe_segments(shares: SegmentShares, audit: AuditNumbers) -> list[str]:
         counted = f"{write_count(len(known), 'segment')} of {column}"
         test = "Fisher's exact test, corrected for their number, 5%"
         texts = [f"None of the {counted} flips early clearly more or less often than the others ({test})."]
-    rates = [f"{name} {write_percent(own.standardised)}" for name, own in known if own.standardised is not None]
-    told = f" (shares with the predicted classes of all: {join_names(rates, SHOWN_SEGMENTS)})" if rates else ""
-    lost = [name for name, own in clear if not own.differs_within_class]
-    kept = [name for name, own in known if own.differs_within_class]
+    rates = [
+        f"{name} {write_percent(numbers.standardised)}" for name, numbers in known if numbers.standardised is not None
+    ]
+    note = f" (shares with the predicted classes of all: {join_names(rates, SHOWN_SEGMENTS)})" if rates else ""
+    lost = [name for name, numbers in clear if not numbers.differs_within_class]
+    kept = [name for name, numbers in known if numbers.differs_within_class]
     if lost:
         texts.append(
-            f"Within predicted classes the difference of {join_names(lost, SHOWN_SEGMENTS)} disappears{told}: it "
+            f"Within predicted classes the difference of {join_names(lost, SHOWN_SEGMENTS)} disappears{note}: it "
             "comes from which classes are predicted there."
         )
     if kept:
         verb = "differs" if len(kept) == 1 else "differ"
         texts.append(
             f"Within predicted classes {join_names(kept, SHOWN_SEGMENTS)} {verb} clearly from the others"
-            f"{'' if lost else told}."
+            f"{'' if lost else note}."
         )
     return texts
 
 
-def _describe_segment(audit: AuditNumbers, column: str, name: str, own: SegmentNumbers) -> str:
-    early = own.flips_early
+def _describe_segment(audit: AuditNumbers, column: str, name: str, numbers: SegmentNumbers) -> str:
+    early = numbers.flips_early
     return f"Where {column} is {name}, {write_early(early, name_focus(audit))}."
 
 
 def describe_review(view: ReviewView, noun: str) -> list[str]:
     """Return what a review would find, and the policy that labels support."""
-    rule = describe_rule(view.policy, noun, view.by, view.risk, view.confidence, view.sought)
+    rule = describe_rule(view.policy, noun, view.by, view.risk, view.confidence, view.defect)
     if view.policy["state"] == "attained":
         tried = f"{join_names(view.tried)} were tried as scores, with the level divided among them."
     else:
         others = [name for name in view.tried if name != view.by]
         tried = f"Nor is it ranked by {join_names(others)}; the level is divided among the scores."
-    policy = f"Policy: {rule[0].lower()}{rule[1:]} {tried} {describe_guarantee(view.sought)}"
+    policy = f"Policy: {rule[0].lower()}{rule[1:]} {tried} {describe_guarantee(view.defect)}"
     if not view.found_in_all:
-        return [f"None of the {view.rows:,} labelled {noun} is {view.sought}; there is nothing to find.", policy]
+        return [f"None of the {view.rows:,} labelled {noun} is {view.defect}; there is nothing to find.", policy]
     place = view.shares.index(0.2)
-    found, other = (write_part(counts[place], view.found_in_all) for counts in (view.by_exposure, view.by_confidence))
+    by_exposure, other = (
+        write_part(counts[place], view.found_in_all) for counts in (view.by_exposure, view.by_confidence)
+    )
     few = " With so few, a difference between the two orders is mostly chance." if view.found_in_all < FEW else ""
     return [
-        f"{write_part(view.found_in_all, view.rows)} of the labelled {noun} are {view.sought}. A review of one in five "
-        f"finds {found} by exposure, {other} by confidence, the least confident first.{few}",
+        f"{write_part(view.found_in_all, view.rows)} of the labelled {noun} are {view.defect}. A review of one in five "
+        f"finds {by_exposure} by exposure, {other} by confidence, the least confident first.{few}",
         policy,
     ]
 
 
-def describe_accuracy(audit: AuditNumbers, found: Accuracy) -> tuple[str, str]:
+def describe_accuracy(audit: AuditNumbers, accuracy: Accuracy) -> tuple[str, str]:
     """Return how often predictions are right, and whether fragile ones are wrong more often."""
     noun = name_focus(audit)
-    sure = f", {write_share(found.right_in_focus)} of the confident ones" if audit.confident.rows else ""
-    right = f"{write_share(found.right)} of all predictions are right{sure}."
-    if not found.enough_rows:
+    sure = f", {write_share(accuracy.right_in_focus)} of the confident ones" if audit.confident.rows else ""
+    right = f"{write_share(accuracy.right)} of all predictions are right{sure}."
+    if not accuracy.enough_rows:
         return right, f"Too few {noun} are labelled to say whether fragile ones are wrong more often."
     verdict = "; these labels do not settle whether fragile predictions are wrong more often."
-    if found.difference.lower > 0:
+    if accuracy.difference.lower > 0:
         verdict = ", so fragile predictions are wrong more often."
-    elif found.difference.upper < 0:
+    elif accuracy.difference.upper < 0:
         verdict = ", so fragile predictions are wrong less often here."
     return right, (
-        f"The most exposed fifth of the {noun} is wrong {write_percent(found.wrong_exposed.value)} of the time, the "
-        f"others {write_percent(found.wrong_rest.value)}: a difference of {write_difference(found.difference)}{verdict}"
+        f"The most exposed fifth of the {noun} is wrong {write_percent(accuracy.wrong_exposed.value)} of the time, the "
+        f"others {write_percent(accuracy.wrong_rest.value)}: a difference of {write_difference(accuracy.difference)}"
+        f"{verdict}"
     )
 
 
 # --- cases --------------------------------------------------------------------------------------------------
 
 
-def name_case_losses(case: Case) -> tuple[dict[str, str], list[str]]:
+def name_case_losses(case: FragileCase) -> tuple[dict[str, str], list[str]]:
     """Return `duration (48 → 20.9)` for each group, and which of these are already their own replacements.
 
     Without the row's values it is `duration (→ 20.9)`.
@@ -381,32 +386,32 @@ def name_case_losses(case: Case) -> tuple[dict[str, str], list[str]]:
     return names, unmoved
 
 
-def describe_case(case: Case) -> str:
+def describe_case(case: FragileCase) -> str:
     """Return one sentence for someone who decides about a case; where values are known, what was lost and became."""
-    found, (names, unmoved) = case.smallest, name_case_losses(case)
-    told = describe_prediction(
+    smallest, (names, unmoved) = case.smallest, name_case_losses(case)
+    sentence = describe_prediction(
         shorten_name(case.predicted),
         case.confidence,
         [names[name] for name in case.path],
         case.flip_step,
         None if case.flips_to is None else shorten_name(case.flips_to),
-        [] if found is None else [names[name] for name in found.groups],
-        None if found is None else found.state,
+        [] if smallest is None else [names[name] for name in smallest.groups],
+        None if smallest is None else smallest.state,
         case.thresholds.values(),
         unmoved,
     )
     missing = describe_missing([shorten_name(name) for name in case.already_missing])
-    return told if missing is None else f"{told}; {missing}"
+    return sentence if missing is None else f"{sentence}; {missing}"
 
 
-def describe_search(case: Case, numbers: LatticeNumbers | None) -> str | None:
+def describe_search(case: FragileCase, numbers: LatticeNumbers | None) -> str | None:
     """Return what the search over all subsets adds to the path; None where there was none."""
-    found = case.smallest
-    if found is None:
+    smallest = case.smallest
+    if smallest is None:
         return None
-    groups = [shorten_name(name) for name in found.groups]
-    text = f"Smallest failing set: {describe_smallest(found.state, groups, found.count, case.flip_step)}."
-    if found.failure_probability is None or numbers is None or numbers.condition is None:
+    groups = [shorten_name(name) for name in smallest.groups]
+    text = f"Smallest failing set: {describe_smallest(smallest.state, groups, smallest.count, case.flip_step)}."
+    if smallest.failure_probability is None or numbers is None or numbers.condition is None:
         return text
-    failure = describe_failure(found.failure_probability, numbers.condition, found.failure_interval)
+    failure = describe_failure(smallest.failure_probability, numbers.condition, smallest.failure_interval)
     return f"{text} The decision is {failure}."

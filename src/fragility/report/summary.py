@@ -121,7 +121,7 @@ class ClassLosses:
 
 
 @dataclass(frozen=True, slots=True)
-class Combination:
+class LossCombination:
     """How many predictions lose at least half of their margin in exactly these ways."""
 
     ways: tuple[str, ...]
@@ -129,7 +129,7 @@ class Combination:
 
 
 @dataclass(frozen=True, slots=True)
-class Degradation:
+class OperatorFlips:
     """One operator of the protocol: how many predictions flip at some severity, and at which first."""
 
     operator: str
@@ -149,7 +149,7 @@ class GroupRole:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class GroupPair:
     """Two groups whose loss flips a prediction that the stronger of them alone does not flip."""
 
     first: str
@@ -189,7 +189,7 @@ class CaseMode:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class FragileCase:
     """One of the most fragile predictions."""
 
     id: str
@@ -293,14 +293,14 @@ class SetNumbers:
     class_curves: tuple[ClassCurve, ...]
     losses: tuple[Loss, ...]
     class_losses: tuple[ClassLosses, ...]
-    combinations: tuple[Combination, ...]
-    degradations: tuple[Degradation, ...]
+    combinations: tuple[LossCombination, ...]
+    degradations: tuple[OperatorFlips, ...]
     groups: tuple[GroupRole, ...]
-    pairs: tuple[Pair, ...]
+    pairs: tuple[GroupPair, ...]
     distinct_pairs: int
     lattice: LatticeNumbers | None
     modes: ModesNumbers | None  # None where the audit has no modes block
-    cases: tuple[Case, ...]
+    cases: tuple[FragileCase, ...]
 
     @property
     def strongest(self) -> GroupRole:
@@ -329,11 +329,11 @@ class Accuracy:
 class ReviewView:
     """What a review of limited size finds, ordered by exposure and by confidence (least first)."""
 
-    sought: str  # "wrong" or "brittle"
+    defect: str  # "wrong" or "brittle"
     rows: int
     found_in_all: int
     shares: tuple[float, ...]
-    by_exposure: tuple[int, ...]  # of those sought, how many lie in the first share of rows
+    by_exposure: tuple[int, ...]  # of the wrong or brittle, how many lie in the first share of rows
     by_confidence: tuple[int, ...]
     policy: Mapping[str, Any]  # the rule of the review policy, over the score `by`
     by: str  # of the scores tried the one that sends least to review, or the first where none attains the risk

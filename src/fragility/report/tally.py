@@ -161,7 +161,7 @@ class SetTally:
         w = len(self.ways)
         self.rows = 0
         # The rows of a set are chosen before they come here, so that all of them are counted.
-        measures = {name: own for name, own in list_measures(audit).items() if name in COUNTED}
+        measures = {name: measure for name, measure in list_measures(audit).items() if name in COUNTED}
         self.tally = Tally(audit, measures, 0.0, segments=c)
         self.budgets = np.zeros((c, k + 2), dtype=np.int64)
         self.fewest = np.zeros(g + 2, dtype=np.int64)
@@ -209,8 +209,8 @@ class SetTally:
             self.modes.add(piece)
         best = np.argsort(-piece.exposure, kind="stable")[:SHOWN_CASES]
         rows = piece.table.take(best).to_pylist()
-        found = zip((-piece.exposure[best]).tolist(), piece.position[best].tolist(), rows, strict=True)
-        self.worst = sorted([*self.worst, *found], key=lambda entry: entry[:2])[:SHOWN_CASES]
+        worst = zip((-piece.exposure[best]).tolist(), piece.position[best].tolist(), rows, strict=True)
+        self.worst = sorted([*self.worst, *worst], key=lambda entry: entry[:2])[:SHOWN_CASES]
 
     def _add_groups(self, piece: Piece) -> None:
         path, budget, g = piece.path, piece.budget, len(self.first)
@@ -236,10 +236,10 @@ class SetTally:
         above = np.cumsum(self.exposures[::-1])[::-1]
         if self.rows == 0:
             return float("nan"), 0
-        wanted = count_first(share, self.rows)
-        return int(np.flatnonzero(above >= wanted)[-1]) / EXPOSURE_STEPS, wanted
+        count = count_first(share, self.rows)
+        return int(np.flatnonzero(above >= count)[-1]) / EXPOSURE_STEPS, count
 
-    def summarise(self, cases: Sequence[summary.Case], condition: str | None) -> summary.SetNumbers:
+    def summarise(self, cases: Sequence[summary.FragileCase], condition: str | None) -> summary.SetNumbers:
         """Return what was counted; `cases` are the worst rows, already read; `condition` is how evidence fails."""
         flips, names, g = self.budgets.sum(axis=0), self.protocol.group_names, len(self.first)
         present = [code for code in np.argsort(-self.budgets.sum(axis=1), kind="stable") if self.budgets[code].any()]
@@ -250,7 +250,7 @@ class SetTally:
         pairs = sorted(self.pairs.items(), key=lambda entry: (-entry[1], entry[0]))[:SHOWN_PAIRS]
         counted, lattice = self.tally, None
         if "searched" in counted.measures and self.rows:
-            number = {name: counted.share(name).count for name, own in SEARCHED.items() if own.kind == "share"}
+            number = {name: counted.share(name).count for name, measure in SEARCHED.items() if measure.kind == "share"}
             lattice = summary.LatticeNumbers(
                 condition=condition,
                 searched=number["searched"],
@@ -293,11 +293,13 @@ class SetTally:
                 for code in present
             ),
             combinations=tuple(
-                summary.Combination(tuple(self.ways[i] for i in ways), int(self.patterns[sum(1 << i for i in ways)]))
+                summary.LossCombination(
+                    tuple(self.ways[i] for i in ways), int(self.patterns[sum(1 << i for i in ways)])
+                )
                 for ways in chosen
             ),
             degradations=tuple(
-                summary.Degradation(operator, int(counts.sum()), tuple(counts.tolist()))
+                summary.OperatorFlips(operator, int(counts.sum()), tuple(counts.tolist()))
                 for operator, counts in zip(self.protocol.operators, self.first_flips, strict=True)
             ),
             groups=tuple(
@@ -310,7 +312,7 @@ class SetTally:
                 )
                 for i in order
             ),
-            pairs=tuple(summary.Pair(names[code // g], names[code % g], count) for code, count in pairs),
+            pairs=tuple(summary.GroupPair(names[code // g], names[code % g], count) for code, count in pairs),
             distinct_pairs=len(self.pairs),
             lattice=lattice,
             modes=None if self.modes is None else self.modes.summarise(),
@@ -346,13 +348,17 @@ class ModesTally:
         scale = np.abs(piece.margin[assessed])[:, None] + EPSILON
         self.rows += len(scale)
         for mode in self.declared.units:
-            own = claims[mode]
-            steps = _count_steps(own.exposure, EXPOSURE_STEPS)
+            mode_claims = claims[mode]
+            steps = _count_steps(mode_claims.exposure, EXPOSURE_STEPS)
             self.exposures[mode] += np.bincount(steps, minlength=EXPOSURE_STEPS + 1)
-            likely, lost = own.flip_chance > HALF, np.clip(own.drop / scale, 0.0, 1.0)
+            likely, lost = mode_claims.flip_chance > HALF, np.clip(mode_claims.drop / scale, 0.0, 1.0)
             self.flipped[mode] += int(likely.any(axis=1).sum())
             self.units[mode] = [
-                (before[0] + _sum_whole(lost[:, u]), before[1] + _sum_whole(own.flip_chance[:, u]), before[2] + flips)
+                (
+                    before[0] + _sum_whole(lost[:, u]),
+                    before[1] + _sum_whole(mode_claims.flip_chance[:, u]),
+                    before[2] + flips,
+                )
                 for u, (before, flips) in enumerate(zip(self.units[mode], likely.sum(axis=0).tolist(), strict=True))
             ]
 
@@ -390,8 +396,8 @@ def _sum_whole(values: Floats) -> int:
     return int(np.rint(values * WHOLE).astype(np.int64).sum())
 
 
-def _round_mean(found: Average) -> float:
-    return round(found.value, 9)  # the last digits differ between machines, and nobody reads them
+def _round_mean(average: Average) -> float:
+    return round(average.value, 9)  # the last digits differ between machines, and nobody reads them
 
 
 def _divide(total: int, rows: int) -> float:

@@ -22,7 +22,7 @@ from fragility.apps.guards import BrowserGuards, RequestError, Sessions
 from fragility.apps.review.case_desk import CaseDesk
 from fragility.apps.review.desk import Desk, Form, UnnamedError, Workbench, find_session, keep_inside, redirect, render
 from fragility.apps.review.history import DECISIONS, blind_pairs, cohens_kappa, escape_formulas, tabulate_decisions
-from fragility.apps.review.store import ConflictError, RefusedError, StoreError, check_name
+from fragility.apps.review.store import ConflictError, DecisionRefusedError, StoreError, check_name
 from fragility.apps.review.views import FilterError, View, read_name
 from fragility.base.errors import CertificateError, FragilityError
 
@@ -106,24 +106,24 @@ class QueueDesk(Desk):
         viewer, view = self.reviewer(request), self.view(request.url.query)
         self.cases.catch_up(self.store)
         try:
-            found, alert = self.cases.page(view, viewer), None
+            page, alert = self.cases.page(view, viewer), None
         except FilterError as error:  # said beside the filters, which keep what was typed
-            found, alert = None, f"This filter cannot be used: {error}."
-        states = {} if found is None else self.store.states_of([queued.case.digest for queued in found.cases])
+            page, alert = None, f"This filter cannot be used: {error}."
+        states = {} if page is None else self.store.states_of([queued.case.digest for queued in page.cases])
         notice = self.notice(request, viewer, view)
-        asked = request.query_params.get("none")
-        if found is not None and asked:
+        none_left = request.query_params.get("none")
+        if page is not None and none_left:
             left = self.cases.waiting(view, viewer)
             why = _explain_none(
-                view, left, asked == "skipped", found.done.get("park", 0), self.store.claimed_by_others(viewer)
+                view, left, none_left == "skipped", page.done.get("park", 0), self.store.claimed_by_others(viewer)
             )
-            notice = replace(notice or pages.Notice(""), also=why) if why else notice
+            notice = replace(notice or pages.DoneNotice(""), also=why) if why else notice
         context = pages.QueuePageContext(
             frame=self.frame(request, "Queue", view, "queue", notice=notice, alert=alert),
             view=view,
-            queue=found,
-            lines=() if found is None else pages.list_queue(found.cases, states, viewer),
-            choices=pages.Choices(
+            queue=page,
+            lines=() if page is None else pages.list_queue(page.cases, states, viewer),
+            choices=pages.FilterChoices(
                 labels=self.cases.classes,
                 groups=self.cases.protocol.group_names,
                 fields=self.cases.field_names,
@@ -131,7 +131,7 @@ class QueueDesk(Desk):
                 policy=None if self.cases.policy is None else self.cases.policy.sentence(),
                 modes=self.cases.modes,
             ),
-            scope=() if found is None else self.scope(view),
+            scope=() if page is None else self.scope(view),
             rows=len(self.cases),
             model=self.cases.manifest.model.kind,
         )
@@ -186,7 +186,7 @@ class QueueDesk(Desk):
         """Ask for a blind second review of some decided cases, drawn at random."""
         viewer, view, number = self.reviewer(request), self.view(form.one("view")), form.number("number")
         if not 1 <= number <= MOST_ASKED:
-            raise RefusedError(f"ask for 1 to {MOST_ASKED} second reviews")
+            raise DecisionRefusedError(f"ask for 1 to {MOST_ASKED} second reviews")
         self.cases.catch_up(self.store)
         self.store.ask_second(self.cases.draw_eligible(number), viewer)
         return redirect("/team", view.address())
@@ -228,7 +228,7 @@ def _explain_none(view: View, waiting: int, skipped: bool, parked: int, claimed:
 # --- errors -------------------------------------------------------------------------------------------------
 
 ANSWERS: dict[type[Exception], tuple[int, str]] = {  # status and code; the first kind that fits
-    ConflictError: (409, "conflict"), RefusedError: (422, "refused"), StoreError: (503, "not_stored"),
+    ConflictError: (409, "conflict"), DecisionRefusedError: (422, "refused"), StoreError: (503, "not_stored"),
     CertificateError: (404, "not_found"), FragilityError: (400, "not_answerable"),
 }  # fmt: skip
 

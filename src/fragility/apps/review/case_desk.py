@@ -15,7 +15,7 @@ from fragility.apps.review.desk import Desk, Form, Json, redirect, render
 from fragility.apps.review.history import OPEN, WORDS, Case, case_state
 from fragility.apps.review.queries import QueuedCase
 from fragility.apps.review.stability import MovableField, show_fields
-from fragility.apps.review.store import ConflictError, RefusedError
+from fragility.apps.review.store import ConflictError, DecisionRefusedError
 from fragility.apps.review.views import View, read_name
 from fragility.base.errors import CertificateError, DataError
 from fragility.blocks.intervals.values import intervals_of_row
@@ -84,10 +84,10 @@ class CaseDesk(Desk):
     def _movable(self, row: Mapping[str, Any]) -> tuple[MovableField, ...] | None:
         """Return how far the fields of a case may move, as its certificate says; None if a search is to say it."""
         declared, protocol = self.cases.manifest.intervals, self.cases.protocol
-        found = None if declared is None else intervals_of_row(row, declared, protocol)
-        if found is None or (self.bench.stability is not None and len(found) < len(protocol.fields)):
+        intervals = None if declared is None else intervals_of_row(row, declared, protocol)
+        if intervals is None or (self.bench.stability is not None and len(intervals) < len(protocol.fields)):
             return None
-        return show_fields(found.values(), protocol)
+        return show_fields(intervals.values(), protocol)
 
     def case_state(self, request: Request, key: str) -> Response:
         """Answer a page that asks whether someone else wrote about its case."""
@@ -103,10 +103,10 @@ class CaseDesk(Desk):
         queued = self.cases.find(key)
         if self.bench.stability is None:
             raise CertificateError("the model was not given; start the workbench with --model and --data")
-        found = self.bench.stability.find(queued.case.place, PATIENCE)
-        if found is None:
+        intervals = self.bench.stability.find(queued.case.place, PATIENCE)
+        if intervals is None:
             return Response(status_code=202)
-        return render(pages.FieldsPart(self.frame(request, ""), show_fields(found, self.cases.protocol)))
+        return render(pages.FieldsPart(self.frame(request, ""), show_fields(intervals, self.cases.protocol)))
 
     def case_missing(self, request: Request, key: str) -> Response:
         """Answer a page that asks what its missing fields would have changed; with 202 while that is being searched."""
@@ -116,8 +116,12 @@ class CaseDesk(Desk):
             raise CertificateError("the model was not given; start the workbench with --model and --data")
         if not self.bench.rows.missing(queued.case.place):
             raise CertificateError("no field of this case is missing")
-        found = self.bench.changes.find(queued.case.place, PATIENCE)
-        return Response(status_code=202) if found is None else render(pages.MissingPart(self.frame(request, ""), found))
+        missing = self.bench.changes.find(queued.case.place, PATIENCE)
+        return (
+            Response(status_code=202)
+            if missing is None
+            else render(pages.MissingPart(self.frame(request, ""), missing))
+        )
 
     def decide(self, request: Request, key: str, form: Form) -> Response:
         viewer, queued = self.reviewer(request), self.cases.find(key)
@@ -133,7 +137,7 @@ class CaseDesk(Desk):
             wrote = f"{last.reviewer} wrote about this case meanwhile: {WORDS.get(last.action, last.action)}"
             alert = f"Not saved. {wrote}. Look again; what you decide now will stand beside it."
             return self._case(request, viewer, view, queued, 409, alert, draft)
-        except RefusedError as refused:
+        except DecisionRefusedError as refused:
             return self._case(request, viewer, view, queued, 422, f"Not saved: {refused}.", draft)
         if view.stay or action == "comment":
             return redirect(f"/case/{key}", view.address(), done=entry.seq)
@@ -143,14 +147,14 @@ class CaseDesk(Desk):
         viewer, view = self.reviewer(request), self.view(form.one("view"))
         queued, entry = self.cases.find(key), self.store.entry(form.number("entry"))
         if entry is None or entry.case.digest != queued.case.digest:
-            raise RefusedError("there is nothing to undo at this number")
+            raise DecisionRefusedError("there is nothing to undo at this number")
         undone = self.store.undo(entry.seq, viewer)
         return redirect(f"/case/{key}", view.address(), done=undone.seq)
 
     def ask_second(self, request: Request, key: str, form: Form) -> Response:
         viewer, view, queued = self.reviewer(request), self.view(form.one("view")), self.cases.find(key)
         if self.store.ask_second([queued.case], viewer) == 0:
-            raise RefusedError("a second review is for a case on which one reviewer has decided")
+            raise DecisionRefusedError("a second review is for a case on which one reviewer has decided")
         return redirect(f"/case/{key}", view.address())
 
     def ask_whatif(self, request: Request, key: str, body: Json) -> Response:
@@ -164,7 +168,9 @@ class CaseDesk(Desk):
             raise DataError("severities must be an object from group to a number")
         if not isinstance(values, dict):
             raise DataError("values must be an object from field to a value")
-        groups, fields = ({read_name(name): value for name, value in each.items()} for each in (severities, values))
+        groups, fields = (
+            {read_name(name): value for name, value in given_names.items()} for given_names in (severities, values)
+        )
         return JSONResponse(asdict(self.bench.whatif.ask(queued.case.place, groups, fields)))
 
     # --- many cases ---------------------------------------------------------------------------------------------
@@ -173,7 +179,7 @@ class CaseDesk(Desk):
         viewer, view = self.reviewer(request), self.view(request.url.query)
         ticked = request.query_params.getlist("case")
         if not ticked and request.query_params.get("ticked") == "1":
-            raise RefusedError("no case is ticked; tick some in the queue first")
+            raise DecisionRefusedError("no case is ticked; tick some in the queue first")
         return self._bulk(request, viewer, view, ticked=ticked)
 
     def _bulk(
@@ -182,17 +188,17 @@ class CaseDesk(Desk):
     ) -> Response:  # fmt: skip
         """Show the open cases of a view, or of those that were ticked in the queue, to decide about at once."""
         self.cases.catch_up(self.store)
-        found = self._open_cases(view, viewer, ticked)
-        listed = self.cases.find_all(case for case, _ in found[:MOST_TICKED])
+        open_cases = self._open_cases(view, viewer, ticked)
+        listed = self.cases.find_all(case for case, _ in open_cases[:MOST_TICKED])
         context = pages.BulkPage(
             frame=self.frame(request, "Decide about many cases", view, "queue", alert=alert),
             view=view,
             scope=(("chosen", "rows ticked in the queue"),) if ticked else self.scope(view),
-            decided=(len(ticked) if ticked else self.cases.count(view, viewer)) - len(found),
-            open=len(found),
-            lines=tuple(listed[case.digest] for case, _ in found[:MOST_TICKED]),
-            never=sum(not own for _, own in found),
-            expected=_fingerprint(found),
+            decided=(len(ticked) if ticked else self.cases.count(view, viewer)) - len(open_cases),
+            open=len(open_cases),
+            lines=tuple(listed[case.digest] for case, _ in open_cases[:MOST_TICKED]),
+            never=sum(not failing for _, failing in open_cases),
+            expected=_fingerprint(open_cases),
             chosen=bool(ticked),
             groups=self.cases.protocol.group_names,
             reasons=self.bench.reasons,
@@ -217,7 +223,7 @@ class CaseDesk(Desk):
         viewer, view = self.reviewer(request), self.view(form.one("view"))
         action, note, reason = form.one("action"), form.note(), self.read_reason(form)
         groups = self.read_groups(form) if action == "reacquire" else ()
-        own = action == "reacquire" and form.one("groups_of") == "own"
+        own_groups = action == "reacquire" and form.one("groups_of") == "own"
         ticked, everything = form.get("case", []), form.one("all") == "1"
         draft = {
             "action": action, "note": note, "reason": reason, "groups": groups, "groups_of": form.one("groups_of"),
@@ -228,19 +234,19 @@ class CaseDesk(Desk):
         if not ticked and not everything:
             alert = "Nothing was saved: no case is ticked. Tick the cases that this is about."
             return self._bulk(request, viewer, view, 422, alert, draft, within)
-        found = self._open_cases(view, viewer, ticked)
-        changed = _fingerprint(found) != form.one("expected") if everything else len(found) < len(set(ticked))
+        open_cases = self._open_cases(view, viewer, ticked)
+        changed = _fingerprint(open_cases) != form.one("expected") if everything else len(open_cases) < len(set(ticked))
         try:
             if changed:
                 raise ConflictError(())
-            if own and (never := sum(not failing for _, failing in found)):
-                raise RefusedError(f"{never:,} of these cases never flip, so they have no groups of their own")
-            chosen = [(case, failing if own else groups) for case, failing in found]
+            if own_groups and (never := sum(not failing for _, failing in open_cases)):
+                raise DecisionRefusedError(f"{never:,} of these cases never flip, so they have no groups of their own")
+            chosen = [(case, failing if own_groups else groups) for case, failing in open_cases]
             bulk = self.store.decide_all(chosen, viewer, action, note, reason)
         except ConflictError:
             alert = "Nothing was saved: the open cases are others by now. Look at the list and confirm again."
             return self._bulk(request, viewer, view, 409, alert, draft, within)
-        except RefusedError as refused:
+        except DecisionRefusedError as refused:
             return self._bulk(request, viewer, view, 422, f"Nothing was saved: {refused}.", draft, within)
         return redirect("/queue", view.address(), bulk=bulk)
 

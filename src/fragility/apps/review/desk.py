@@ -17,9 +17,9 @@ from fragility.apps.guards import SESSION, Session, Sessions
 from fragility.apps.review.history import DEFAULT_REASONS, WORDS
 from fragility.apps.review.missing import ChangeSearch
 from fragility.apps.review.queries import CANDIDATES, CaseIndex, QueuedCase, case_key
-from fragility.apps.review.rows import GivenRows, WhatIf
+from fragility.apps.review.rows import MatchedRows, WhatIf
 from fragility.apps.review.stability import StabilitySearch
-from fragility.apps.review.store import RefusedError, Store
+from fragility.apps.review.store import DecisionRefusedError, Store
 from fragility.apps.review.views import View, read_name
 from fragility.base.errors import DataError, FragilityError
 
@@ -32,7 +32,7 @@ class Workbench:
 
     cases: CaseIndex
     store: Store
-    rows: GivenRows | None = None
+    rows: MatchedRows | None = None
     whatif: WhatIf | None = None
     stability: StabilitySearch | None = None  # where there is a model to ask
     changes: ChangeSearch | None = None  # likewise
@@ -111,7 +111,7 @@ class Desk:
         fields = [(name, self.cases.wanted(name, text).in_words()) for name, text in view.where]
         return pages.describe_view(view, len(self.cases), fields)
 
-    def notice(self, request: Request, viewer: str, view: View) -> pages.Notice | None:
+    def notice(self, request: Request, viewer: str, view: View) -> pages.DoneNotice | None:
         """Return what the address says was just done; the number of an entry, which only its writer may undo."""
         number, bulk = request.query_params.get("done", ""), request.query_params.get("bulk", "")
         if not number and not bulk:
@@ -122,14 +122,14 @@ class Desk:
         if number == str(entry.seq):
             text, name = f"{WORDS.get(entry.action, entry.action)}.", entry.case.row_id
             if entry.action == "undo":
-                return pages.Notice(text, name)
+                return pages.DoneNotice(text, name)
             fields = {"entry": number, "view": view.address()}
             undo, saved = f"/case/{case_key(entry.case)}/undo", self.name_draft(entry.case.digest, viewer)
-            return pages.Notice(text, name, undo, fields, saved=saved)
+            return pages.DoneNotice(text, name, undo, fields, saved=saved)
         if bulk and bulk == entry.bulk:
             text = f"{self.store.standing_of(bulk, viewer):,} decisions saved."
             fields = {"bulk": bulk, "view": view.address()}
-            return pages.Notice(text, None, "/bulk/undo", fields, saved=self.name_draft("bulk", viewer))
+            return pages.DoneNotice(text, None, "/bulk/undo", fields, saved=self.name_draft("bulk", viewer))
         return None
 
     def name_draft(self, what: str, viewer: str) -> str:
@@ -157,14 +157,14 @@ class Desk:
     def read_reason(self, form: FormFields) -> str:
         reason = form.one("reason")
         if reason and reason not in self.bench.reasons:
-            raise RefusedError(f"there is no reason {reason[:40]!r}; known are {', '.join(self.bench.reasons)}")
+            raise DecisionRefusedError(f"there is no reason {reason[:40]!r}; known are {', '.join(self.bench.reasons)}")
         return reason
 
     def read_groups(self, form: FormFields) -> tuple[str, ...]:
         chosen = [read_name(name) for name in form.get("group", [])]
         unknown = [name for name in chosen if name not in self.cases.protocol.group_names]
         if unknown:
-            raise RefusedError(f"this protocol has no evidence group {unknown[0][:60]!r}")
+            raise DecisionRefusedError(f"this protocol has no evidence group {unknown[0][:60]!r}")
         return tuple(chosen)
 
 

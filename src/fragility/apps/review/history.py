@@ -195,7 +195,7 @@ def read_reasons(path: Path) -> dict[str, str]:
         text = read_bounded(path, LARGEST_FILE).decode("utf-8-sig")
     except (OSError, ValueError) as error:
         raise DataError(f"cannot read the reasons in {path}: {error}") from error
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
@@ -205,12 +205,12 @@ def read_reasons(path: Path) -> dict[str, str]:
                 f"line {number} of {path} must be a code of at most {LONGEST_REASON} characters, a colon and words, "
                 f"got {line[:60]!r}"
             )
-        if code in found:
+        if code in reasons:
             raise DataError(f"line {number} of {path} names the code {code!r} again; each reason has one of its own")
-        found[code] = words
-    if not found:
+        reasons[code] = words
+    if not reasons:
         raise DataError(f"{path} holds no reason; write lines such as `confirmed: the evidence was confirmed`")
-    return found
+    return reasons
 
 
 # --- entries as a table -------------------------------------------------------------------------------------
@@ -224,9 +224,9 @@ def tabulate_decisions(entries: Sequence[Entry], *, history: bool = False) -> pa
     by_case = sorted(entries, key=lambda entry: (entry.case.digest, entry.seq))
     chosen: list[tuple[Entry, str, bool]] = []
     for _, group in groupby(by_case, key=lambda entry: entry.case.digest):
-        own = list(group)
-        state = case_state(own)
-        chosen += [(entry, state.status, entry in state.standing) for entry in (own if history else state.standing)]
+        of_case = list(group)
+        state = case_state(of_case)
+        chosen += [(entry, state.status, entry in state.standing) for entry in (of_case if history else state.standing)]
     text, rows = pa.string(), []
     for entry, status, stands in chosen:
         case = entry.case

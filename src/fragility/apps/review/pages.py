@@ -77,9 +77,9 @@ def _allow_breaks(name: str) -> Markup:
 def _isolate_names(text: str, names: Iterable[str]) -> Markup:
     """Return a sentence of ours; names in it that run from right to left are isolated like any other text."""
     left = (name for name in names if any(unicodedata.bidirectional(letter) in RIGHT_TO_LEFT for letter in name))
-    found = sorted({escape_controls(name) for name in left}, key=len, reverse=True)
-    parts = re.split(f"({'|'.join(map(re.escape, found))})" if found else "(?!)", escape_controls(text))
-    return Markup("").join(_isolate(part) if part in found else escape(part) for part in parts)
+    isolated = sorted({escape_controls(name) for name in left}, key=len, reverse=True)
+    parts = re.split(f"({'|'.join(map(re.escape, isolated))})" if isolated else "(?!)", escape_controls(text))
+    return Markup("").join(_isolate(part) if part in isolated else escape(part) for part in parts)
 
 
 _templates.filters.update(
@@ -105,11 +105,11 @@ class Frame:
     view: str  # the address of the view to come back to
     tab: str = ""
     alert: str | None = None
-    notice: Notice | None = None
+    notice: DoneNotice | None = None
 
 
 @dataclass(frozen=True)
-class Notice:
+class DoneNotice:
     """What was just done, and how to take it back."""
 
     text: str
@@ -154,7 +154,7 @@ class QueueLine:
 
 
 @dataclass(frozen=True)
-class Choices:
+class FilterChoices:
     """What filters offer."""
 
     labels: tuple[str, ...]
@@ -172,7 +172,7 @@ class QueuePageContext:
     view: View
     queue: QueuePage | None  # None where a filter cannot be read
     lines: tuple[QueueLine, ...]
-    choices: Choices
+    choices: FilterChoices
     scope: tuple[tuple[str, str], ...]  # which predictions these are, in words
     rows: int
     model: str
@@ -303,22 +303,22 @@ def _list_idle(cert: Certificate, protocol: Protocol) -> tuple[str, ...]:
 
 
 def _tell_modes(row: Mapping[str, Any], declared: ModesDeclaration) -> tuple[ModeStory, ...]:
-    told = []
+    stories = []
     for mode, cost in (costs_of_row(row, declared) or {}).items():
         likely = sorted(
             ((unit, chance) for unit, chance in cost.flip_chance.items() if chance > 0), key=lambda e: -e[1]
         )
         flips = tuple((describe_flip(mode, unit, chance), chance) for unit, chance in likely[:WEAKEST])
         units, name = len(cost.flip_chance), MODE_WORDS[mode][0]
-        told.append(ModeStory(name, MODE_MEANINGS[mode], cost.exposure, flips, units - len(likely), units))
-    return tuple(told)
+        stories.append(ModeStory(name, MODE_MEANINGS[mode], cost.exposure, flips, units - len(likely), units))
+    return tuple(stories)
 
 
 def _summarise(
     queued: QueuedCase, row: Mapping[str, Any], path: Sequence[str], becomes: Mapping[str, tuple[tuple[str, str], ...]]
 ) -> str:
     """Say what flips a prediction whose certificate was written without its steps."""
-    told = describe_prediction(
+    sentence = describe_prediction(
         queued.label,
         queued.confidence,
         name_lost_groups(path, becomes, row["already_missing"]),
@@ -329,7 +329,7 @@ def _summarise(
         [value for name, value in row.items() if name.startswith("lambda_")],
     )
     missing = describe_missing(row["already_missing"])
-    return told if missing is None else f"{told}; {missing}"
+    return sentence if missing is None else f"{sentence}; {missing}"
 
 
 def _list_drops(cert: Certificate) -> tuple[tuple[str, float, float, float, float], ...]:
@@ -353,8 +353,8 @@ def _list_losses(row: Mapping[str, Any], cert: Certificate | None) -> tuple[tupl
     shares = [row["rcma"], row["independent_loss"], row["common_loss"]]
     names = LOSS_NAMES.values()
     known = [(name, share) for name, share in zip(names, shares, strict=True) if share is not None]
-    told = [words for _, words in cert.losses()] if cert else [f"{share:.0%} of the margin" for _, share in known]
-    return tuple((name, words, share) for (name, share), words in zip(known, told, strict=True))
+    texts = [words for _, words in cert.losses()] if cert else [f"{share:.0%} of the margin" for _, share in known]
+    return tuple((name, words, share) for (name, share), words in zip(known, texts, strict=True))
 
 
 def _describe_search(row: Mapping[str, Any], cert: Certificate | None) -> tuple[tuple[str, str], ...]:
@@ -364,10 +364,10 @@ def _describe_search(row: Mapping[str, Any], cert: Certificate | None) -> tuple[
         return ()
     budget = row["flip_budget"] if row["flipped"] else None
     smallest = describe_smallest(state, row["smallest_set"] or (), row.get("smallest_count"), budget)
-    told = [("smallest set that flips it", smallest), ("how likely it is lost", cert.chance() if cert else None)]
+    facts = [("smallest set that flips it", smallest), ("how likely it is lost", cert.chance() if cert else None)]
     if (margin := row.get("expected_margin")) is not None:
-        told.append(("margin to expect then", f"{margin:+.3f}"))
-    return tuple((name, words) for name, words in told if words is not None)
+        facts.append(("margin to expect then", f"{margin:+.3f}"))
+    return tuple((name, words) for name, words in facts if words is not None)
 
 
 @dataclass(frozen=True)

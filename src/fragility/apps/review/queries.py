@@ -28,7 +28,16 @@ from fragility.analysis.policy import PREDICTED, ReviewPolicy
 from fragility.apps.review.history import Case
 from fragility.apps.review.scratch import Scratch
 from fragility.apps.review.store import Store
-from fragility.apps.review.views import PAGE_ROWS, SHARES, View, ViewError, Wanted, Where, read_numbers, read_values
+from fragility.apps.review.views import (
+    PAGE_ROWS,
+    SHARES,
+    FieldFilter,
+    View,
+    ViewError,
+    Where,
+    read_numbers,
+    read_values,
+)
 from fragility.audits import Manifest, StoredAudit
 from fragility.audits.folder import BlockReader, read_manifest, read_protocol, read_table
 from fragility.base.errors import CertificateError, DataError, first_line
@@ -383,7 +392,7 @@ class CaseIndex:
             raise ViewError(f"the rows have no field {name[:60]!r}; known are {known}")
         return self._field_columns[name]
 
-    def wanted(self, name: str, text: str) -> Wanted:
+    def wanted(self, name: str, text: str) -> FieldFilter:
         """Read what was typed for a field."""
         column, numbers = self._column(name)
         if numbers:
@@ -393,11 +402,11 @@ class CaseIndex:
 
     def _values(self, column: str, most: int = EXAMPLES) -> list[str]:
         """Return the values of a column of text, the most frequent first."""
-        found = self._ask_once(
+        rows = self._ask_once(
             f"SELECT {column} FROM fields WHERE {column} IS NOT NULL GROUP BY {column} "
             f"ORDER BY count(*) DESC, {column} LIMIT {most}"
         )
-        return [value for (value,) in found]
+        return [value for (value,) in rows]
 
     def field_values(self, name: str) -> FieldValues:
         """Return what a filter on a field may ask for."""
@@ -414,9 +423,9 @@ class CaseIndex:
 
     def _beyond(self, view: View, here: QueuedCase, forward: bool) -> Where:
         """Return the condition that a case comes after this one in the order of a view, or before it."""
-        column, own = self._column_of(view.order), {**here.exposures, "place": here.case.place}
+        column, values = self._column_of(view.order), {**here.exposures, "place": here.case.place}
         name = SORTED_BY.get(view.order, view.order)
-        value = own.get(name, getattr(here, name, NOT_ASSESSED))
+        value = values.get(name, getattr(here, name, NOT_ASSESSED))
         beyond, tie = ">" if _rises(view, forward) else "<", ">" if forward else "<"
         return Where(f"{column} {beyond} ? OR ({column} = ? AND c.place {tie} ?)", (value, value, here.case.place))
 
@@ -468,18 +477,18 @@ class CaseIndex:
         """Return the case that an address names; CertificateError if there is none."""
         place = key.partition("-")[0]
         if place.isascii() and place.isdigit() and len(place) < 16 and int(place) < len(self):
-            found = self._list("FROM cases c WHERE c.place = ?", [int(place)])[0]
-            if found.key == key:
-                return found
+            queued = self._list("FROM cases c WHERE c.place = ?", [int(place)])[0]
+            if queued.key == key:
+                return queued
         raise CertificateError(f"this audit has no case {key[:60]!r}; it may have been replaced by another")
 
     def find_row(self, name: str) -> QueuedCase:
         """Return the case of the row with this id; CertificateError if there is none."""
-        found = self._list("FROM cases c WHERE c.name = ?", [name])
-        if not found:
-            some = [own for (own,) in self._ask("SELECT name FROM cases ORDER BY place LIMIT 3")]
+        cases = self._list("FROM cases c WHERE c.name = ?", [name])
+        if not cases:
+            some = [row_id for (row_id,) in self._ask("SELECT name FROM cases ORDER BY place LIMIT 3")]
             raise CertificateError(f"this audit has no row {name[:60]!r}; ids run like {some}")
-        return found[0]
+        return cases[0]
 
     def certificate_row(self, queued: QueuedCase) -> dict[str, Any]:
         """Return the case's row of the certificate table, with the blocks that lie beside it."""
@@ -505,12 +514,12 @@ class CaseIndex:
 
     def neighbours(self, view: View, viewer: str, here: QueuedCase) -> tuple[QueuedCase | None, QueuedCase | None]:
         """Return the cases before and after this one in a view, whether or not it is in the view itself."""
-        found = []
+        nearest = []
         for forward in (False, True):
             where = self._where(view, viewer) & self._beyond(view, here, forward)
             rest = f"{self._from(view)} WHERE {where.sql} ORDER BY {self._order(view, forward)} LIMIT 1"
-            found.append(next(iter(self._list(rest, where.values)), None))
-        return found[0], found[1]
+            nearest.append(next(iter(self._list(rest, where.values)), None))
+        return nearest[0], nearest[1]
 
     def position(self, view: View, viewer: str, here: QueuedCase) -> tuple[int | None, int]:
         """Return the place of a case in a view, counted from 1, and how many cases the view has; None if not in it."""
@@ -567,13 +576,13 @@ class CaseIndex:
 
     def find_all(self, cases: Iterable[Case]) -> dict[str, QueuedCase]:
         """Return those of these cases that this audit has, by digest; most are found faster, by their place."""
-        wanted = {case.digest: case for case in cases}
-        places = [case.place for case in wanted.values() if case.audit == self.audit]
-        digests = [case.digest for case in wanted.values() if case.audit != self.audit]
-        found = self._list("FROM cases c WHERE c.place IN (SELECT unnest(?))", [places]) if places else ()
+        by_digest = {case.digest: case for case in cases}
+        places = [case.place for case in by_digest.values() if case.audit == self.audit]
+        digests = [case.digest for case in by_digest.values() if case.audit != self.audit]
+        here = self._list("FROM cases c WHERE c.place IN (SELECT unnest(?))", [places]) if places else ()
         if digests:
-            found += self._list("FROM cases c WHERE c.digest IN (SELECT unnest(?))", [digests])
-        return {queued.case.digest: queued for queued in found if queued.case.digest in wanted}
+            here += self._list("FROM cases c WHERE c.digest IN (SELECT unnest(?))", [digests])
+        return {queued.case.digest: queued for queued in here if queued.case.digest in by_digest}
 
 
 def _rises(view: View, forward: bool) -> bool:

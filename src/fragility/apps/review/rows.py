@@ -45,7 +45,7 @@ class FieldLine:
 
 
 @dataclass(frozen=True, eq=False)
-class GivenRows:
+class MatchedRows:
     """Rows in the order of the audit; only the protocol's fields."""
 
     frame: pd.DataFrame
@@ -59,12 +59,12 @@ class GivenRows:
 
     def shown(self, place: int) -> list[FieldLine]:
         """Return the fields of one row, in the protocol's order."""
-        row, found = self.frame.iloc[[place]], []
+        row, lines = self.frame.iloc[[place]], []
         for name in self.frame.columns:  # cell by cell: a row across columns would turn whole numbers into others
             lost = self.replacements[name]
             known = None if lost.state == "unknown" else str(lost)
-            found.append(FieldLine(name, value_text(row[name].iloc[0]), known, self.groups_of.get(name, ())))
-        return found
+            lines.append(FieldLine(name, value_text(row[name].iloc[0]), known, self.groups_of.get(name, ())))
+        return lines
 
     def missing(self, place: int) -> tuple[str, ...]:
         """Return the fields of one row that hold no value."""
@@ -87,7 +87,7 @@ def to_filterable(column: pd.Series) -> pa.Array:
 def match_rows(
     X: pd.DataFrame, ids: Any, names: Sequence[str], protocol: Protocol, manifest: Manifest,
     model: Model | None = None,
-) -> GivenRows:  # fmt: skip
+) -> MatchedRows:  # fmt: skip
     """Return the rows whose ids are ``names``, in that order; refuse rows that are not the ones audited."""
     fields = [field.name for field in protocol.fields]
     missing = [name for name in fields if name not in X.columns]
@@ -110,7 +110,7 @@ def match_rows(
                 "the rows are not the ones that were audited: their values differ; give the rows of the audit"
             )
     replacements = find_replacements(protocol.evidence, model, frame)
-    return GivenRows(frame, own_ids, groups_of_fields(protocol, model), replacements)
+    return MatchedRows(frame, own_ids, groups_of_fields(protocol, model), replacements)
 
 
 def groups_of_fields(protocol: Protocol, model: Model | None = None) -> dict[str, tuple[str, ...]]:
@@ -125,7 +125,7 @@ KEPT = 64  # rows bound lately; binding asks the model a few times
 
 
 @dataclass(frozen=True)
-class Answer:
+class StateAnswer:
     """One state of one row."""
 
     predicted: str
@@ -146,7 +146,7 @@ class WhatIf:
     of the path at severity 1 it therefore gives the path's own numbers.
     """
 
-    def __init__(self, model: Model, protocol: Protocol, rows: GivenRows, manifest: Manifest) -> None:
+    def __init__(self, model: Model, protocol: Protocol, rows: MatchedRows, manifest: Manifest) -> None:
         if model.fingerprint != manifest.model.fingerprint:
             raise ModelError("this is not the model that was audited: its fingerprint differs; give the audited model")
         self.model, self.protocol, self.rows = model, protocol, rows
@@ -167,7 +167,9 @@ class WhatIf:
     def _bind(self, place: int, row: pd.DataFrame) -> EvidenceRows:
         return bind(self.model, row, self.protocol, [self.rows.ids[place]])
 
-    def ask(self, place: int, severities: Mapping[str, float], values: Mapping[str, Scalar] | None = None) -> Answer:
+    def ask(
+        self, place: int, severities: Mapping[str, float], values: Mapping[str, Scalar] | None = None
+    ) -> StateAnswer:
         """Return the model's answer for the row at ``place`` with groups degraded and other values of some fields.
 
         Groups that are not named stay whole. Values are numbers, dates as ISO text, or categories.
@@ -186,7 +188,7 @@ class WhatIf:
         margins = reading_margin(p, original[[0, 0]], protocol.reading, rows.offset, protocol.smoothing)
         before, after = margins.tolist()
         classes = [str(label) for label in rows.model.classes]
-        return Answer(
+        return StateAnswer(
             predicted=classes[predicted],
             confidence=min(float(p[1, predicted]), 1.0),
             original=classes[int(original[0])],
@@ -213,7 +215,7 @@ class WhatIf:
         """Return the row with other values of some fields; None if all stay."""
         if not values:
             return None
-        row, ranges = self.rows.row(place), {own.field: own for own in self.protocol.modes.ranges}
+        row, ranges = self.rows.row(place), {one.field: one for one in self.protocol.modes.ranges}
         taken = {}
         for name, value in values.items():
             if name not in row.columns:
@@ -229,17 +231,18 @@ class WhatIf:
 # --- values that a field may be given -----------------------------------------------------------------------
 
 
-def check_ordered(value: Scalar, own: Range, now: Any) -> Scalar:
+def check_ordered(value: Scalar, training_range: Range, now: Any) -> Scalar:
     """Return a number or date, within the training range or up to the row's own value ``now``; refuse anything else."""
-    of_dates = isinstance(own.low, str)
-    number = _read_ordered(value, own.whole, of_dates=of_dates)
-    ends = [_read_ordered(end, False, of_dates=of_dates) for end in (own.low, own.high)]
+    of_dates = isinstance(training_range.low, str)
+    number = _read_ordered(value, training_range.whole, of_dates=of_dates)
+    ends = [_read_ordered(end, False, of_dates=of_dates) for end in (training_range.low, training_range.high)]
     if not is_missing(now):
         ends.append(_read_ordered(date_text(now) if of_dates else float(now), False, of_dates=of_dates))
     known = [end for end in ends if end is not None]
     if number is None or not min(known) <= number <= max(known):
-        kind = "a date" if of_dates else "a whole number" if own.whole else "a number"
-        raise DataError(f"{own.field!r} takes {kind} from {own.low} to {own.high}, got {value!r:.40}")
+        kind = "a date" if of_dates else "a whole number" if training_range.whole else "a number"
+        low, high = training_range.low, training_range.high
+        raise DataError(f"{training_range.field!r} takes {kind} from {low} to {high}, got {value!r:.40}")
     return value
 
 
@@ -259,8 +262,8 @@ def _read_ordered(value: Scalar, whole: bool, *, of_dates: bool) -> float | None
 
 def check_category(value: Scalar, known: Sequence[Scalar], field: str) -> Scalar:
     """Return a category of the catalogue; refuse anything else."""
-    for each in known:
-        if each == value and isinstance(each, bool) == isinstance(value, bool):
-            return each
-    shown = ", ".join(repr(each) for each in known[:8]) or "none"
+    for category in known:
+        if category == value and isinstance(category, bool) == isinstance(value, bool):
+            return category
+    shown = ", ".join(repr(category) for category in known[:8]) or "none"
     raise DataError(f"{field!r} takes a category that the protocol lists ({shown}), got {value!r:.40}")

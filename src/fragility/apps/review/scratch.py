@@ -44,12 +44,12 @@ def remove_abandoned(folder: Path) -> None:
     """Remove what workbenches of this user left in a folder when they were killed."""
     if fcntl is None:
         return
-    for each in folder.glob(f"{PREFIX}*"):
+    for scratch in folder.glob(f"{PREFIX}*"):
         try:
-            if each.is_symlink() or not each.is_dir() or each.stat().st_uid != os.geteuid():
+            if scratch.is_symlink() or not scratch.is_dir() or scratch.stat().st_uid != os.geteuid():
                 continue
-            with (each / LOCK).open("rb") as lock:
+            with (scratch / LOCK).open("rb") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(each, ignore_errors=True)
+                shutil.rmtree(scratch, ignore_errors=True)
         except OSError:  # in use, or without a lock
             continue

@@ -78,27 +78,29 @@ class MovableField:
 
 def show_fields(intervals: Iterable[StabilityInterval], protocol: Protocol) -> tuple[MovableField, ...]:
     """Return the fields of a case to move: first those that can flip the decision, the least room first."""
-    ranges = {own.field: own for own in protocol.modes.ranges}
+    ranges = {training_range.field: training_range for training_range in protocol.modes.ranges}
     ordered = sorted(intervals, key=lambda one: (not one.flips, one.room if one.flips else 0.0))
     return tuple(_show_field(one, ranges.get(one.field), protocol) for one in ordered)
 
 
-def _show_field(one: StabilityInterval, own: Range | None, protocol: Protocol) -> MovableField:
+def _show_field(one: StabilityInterval, training_range: Range | None, protocol: Protocol) -> MovableField:
     if one.nominal:  # its list says where it flips
         return MovableField(one.field, one.sentence(), "", one.flips, choices=_list_choices(one, protocol))
     ends = [flip for flip in (one.flips_below, one.flips_above) if flip is not None]
     turns = describe_turns([(flip.value, flip.predicted) for flip in ends])
-    return MovableField(one.field, one.sentence(), turns, one.flips, slider=_make_slider(one, own))
+    return MovableField(one.field, one.sentence(), turns, one.flips, slider=_make_slider(one, training_range))
 
 
-def _make_slider(one: StabilityInterval, own: Range | None) -> Slider | None:
+def _make_slider(one: StabilityInterval, training_range: Range | None) -> Slider | None:
     """Return the slider of a field of numbers or days; None where there is no interval, or dates have a time."""
-    if own is None or one.state not in (EXACT, BRACKETED):
+    if training_range is None or one.state not in (EXACT, BRACKETED):
         return None
-    of_days = isinstance(own.low, str)
-    if of_days and not own.whole:
+    of_days = isinstance(training_range.low, str)
+    if of_days and not training_range.whole:
         return None
-    value, first, last, low, high = (count(each) for each in (one.value, own.low, own.high, one.low, one.high))
+    value, first, last, low, high = (
+        count(value_of) for value_of in (one.value, training_range.low, training_range.high, one.low, one.high)
+    )
     left, right = min(first, value), max(last, value)
     if left == right:
         return None
@@ -115,7 +117,7 @@ def _make_slider(one: StabilityInterval, own: Range | None) -> Slider | None:
         low=left,
         high=right,
         value=value,
-        step="1" if own.whole else "any",
+        step="1" if training_range.whole else "any",
         of_days=of_days,
         stable=band(low, high),
         unknown=tuple(unknown) if one.state == BRACKETED else (),
@@ -136,12 +138,12 @@ def _list_choices(one: StabilityInterval, protocol: Protocol) -> tuple[Choice, .
     if one.state != EXACT:
         return ()
     flips: Mapping[Scalar, Flip] = {flip.value: flip for flip in one.categories}
-    found = [Choice(json.dumps(one.value), value_text(one.value), None, own=True)]
+    choices = [Choice(json.dumps(one.value), value_text(one.value), None, own=True)]
     for value in weigh_values(protocol.modes, one.field):
         if value != one.value:
             flip = flips.get(value)
-            found.append(Choice(json.dumps(value), value_text(value), None if flip is None else str(flip.predicted)))
-    return tuple(found)
+            choices.append(Choice(json.dumps(value), value_text(value), None if flip is None else str(flip.predicted)))
+    return tuple(choices)
 
 
 # --- on demand ----------------------------------------------------------------------------------------------
@@ -167,5 +169,5 @@ class StabilitySearch(RowSearch[tuple[StabilityInterval, ...]]):
 
         with self._whatif.use(place) as rows:
             started = time.monotonic()  # another search may have had the model before
-            found = intervals_of_rows(rows, self._whatif.protocol, report=check)
-        return tuple(found.interval(0, name) for name in found.by_field)
+            intervals = intervals_of_rows(rows, self._whatif.protocol, report=check)
+        return tuple(intervals.interval(0, name) for name in intervals.by_field)

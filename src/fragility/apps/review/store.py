@@ -102,11 +102,11 @@ class StoreError(FragilityError):
     """A store cannot be opened or written."""
 
 
-class RefusedError(FragilityError):
+class DecisionRefusedError(FragilityError):
     """A decision that cannot be taken as it was asked for; nothing was written."""
 
 
-class ConflictError(RefusedError):
+class ConflictError(DecisionRefusedError):
     """Someone else decided since the reviewer looked; nothing was written."""
 
     def __init__(self, newer: Sequence[Entry]) -> None:
@@ -125,7 +125,7 @@ class Changes:
 
 
 @dataclass(frozen=True)
-class Tally:
+class TeamProgress:
     """How far a team is."""
 
     standing: list[tuple[str, str, int]]  # (reviewer, decision, how many stand)
@@ -146,9 +146,9 @@ def check_name(text: str) -> str:
     """Return a reviewer's name as it is stored; refuse what is no name."""
     name = " ".join(unicodedata.normalize("NFC", text).split())
     if not name or len(name) > LONGEST_NAME:
-        raise RefusedError(f"a reviewer's name has 1 to {LONGEST_NAME} characters; write yours")
+        raise DecisionRefusedError(f"a reviewer's name has 1 to {LONGEST_NAME} characters; write yours")
     if any(unicodedata.category(character)[0] == "C" for character in name):
-        raise RefusedError("a reviewer's name holds characters that cannot be shown; write it in plain letters")
+        raise DecisionRefusedError("a reviewer's name holds characters that cannot be shown; write it in plain letters")
     return name
 
 
@@ -161,7 +161,7 @@ class Store:
         self._scratch = scratch or ExitStack()  # removed with the store
         self._identity = None if scratch else _identity(path)
         self._lock = threading.RLock()
-        self._tally, self._tallied_at = Tally([], 0, 0), 0
+        self._tally, self._tallied_at = TeamProgress([], 0, 0), 0
 
     @classmethod
     def open(cls, path: Path) -> Store:
@@ -203,9 +203,9 @@ class Store:
             except sqlite3.OperationalError:
                 scratch = ExitStack()
                 folder = Path(scratch.enter_context(tempfile.TemporaryDirectory(prefix="fragility-review-")))
-                for each in (path, _log_of(path)):
-                    if each.exists():
-                        shutil.copyfile(each, folder / each.name)
+                for file in (path, _log_of(path)):
+                    if file.exists():
+                        shutil.copyfile(file, folder / file.name)
                 connection = sqlite3.connect(folder / path.name)
                 _check_store(connection, path)
                 return cls(path, connection, scratch)
@@ -261,8 +261,8 @@ class Store:
 
     def _histories(self, digests: str, values: Iterable[Any] = ()) -> list[list[Entry]]:
         """Return the history of each case whose digest is in a list, written in SQL."""
-        found = self._select(f"WHERE digest IN ({digests}) ORDER BY digest, seq", values)
-        return [list(entries) for _, entries in groupby(found, key=lambda entry: entry.case.digest)]
+        selected = self._select(f"WHERE digest IN ({digests}) ORDER BY digest, seq", values)
+        return [list(entries) for _, entries in groupby(selected, key=lambda entry: entry.case.digest)]
 
     def last(self) -> int:
         """Return the number of the newest entry; it changes with every write."""
@@ -291,10 +291,10 @@ class Store:
 
     def _waiting(self, action: str) -> list[str]:
         """Return the cases that are parked, or for which a second review was asked."""
-        found = self._read(f"SELECT DISTINCT digest FROM entries WHERE action = '{action}' AND {VALID}")
-        return [digest for (digest,) in found]
+        rows = self._read(f"SELECT DISTINCT digest FROM entries WHERE action = '{action}' AND {VALID}")
+        return [digest for (digest,) in rows]
 
-    def tally(self) -> Tally:
+    def tally(self) -> TeamProgress:
         """Return how many decisions stand, by reviewer and kind, and what second reviews there may be."""
         newest = self.last()
         if newest == self._tallied_at:
@@ -305,18 +305,18 @@ class Store:
             standing[reviewer, action] += count
             only += single
         waiting = sum(state.second for state in self.states_of(self._waiting("second")).values())
-        self._tally = Tally([(*who, count) for who, count in standing.items()], waiting, only - waiting)
+        self._tally = TeamProgress([(*who, count) for who, count in standing.items()], waiting, only - waiting)
         self._tallied_at = newest  # one that was written meanwhile is counted the next time
         return self._tally
 
     def states_of(self, digests: Sequence[str]) -> dict[str, CaseState]:
         """Return what stands for these cases; those without an entry are left out."""
-        found: dict[str, CaseState] = {}
+        states: dict[str, CaseState] = {}
         for start in range(0, len(digests), MANY):
             part = digests[start : start + MANY]
             for entries in self._histories(",".join("?" * len(part)), part):
-                found[entries[0].case.digest] = case_state(entries)
-        return found
+                states[entries[0].case.digest] = case_state(entries)
+        return states
 
     def blind_histories(self) -> list[list[Entry]]:
         """Return the history of every case that was ever decided blind."""
@@ -342,12 +342,12 @@ class Store:
                 "WHERE u.undoes IS NOT NULL AND e.bulk IS NOT NULL GROUP BY e.bulk"
             )
         )
-        found = []
+        bulks = []
         for place, (first, total, bulk) in enumerate(rows):
             standing = total - undone.get(bulk, 0)
             if place < newest or standing:
-                found.append((place, Bulk(self._written(first), total, standing)))
-        return [bulk for place, bulk in found if place < newest or bulk.first.reviewer == reviewer]
+                bulks.append((place, Bulk(self._written(first), total, standing)))
+        return [bulk for place, bulk in bulks if place < newest or bulk.first.reviewer == reviewer]
 
     def standing_of(self, bulk: str, reviewer: str) -> int:
         """Return how many decisions of a bulk action were not undone."""
@@ -360,8 +360,8 @@ class Store:
 
     def claimed_by(self, digest: str) -> str | None:
         """Return who was given this case by "next" a short while ago."""
-        found = self._read("SELECT reviewer FROM claims WHERE digest = ? AND until > ?", [digest, time.time()])
-        return str(found[0][0]) if found else None
+        rows = self._read("SELECT reviewer FROM claims WHERE digest = ? AND until > ?", [digest, time.time()])
+        return str(rows[0][0]) if rows else None
 
     # --- writing --------------------------------------------------------------------------------------------
 
@@ -388,14 +388,14 @@ class Store:
     def undo(self, seq: int, reviewer: str) -> Entry:
         """Write that an entry of this reviewer no longer holds."""
         with self._writing() as connection:
-            found = self.entry(seq)
-            if found is None or found.action == "undo":
-                raise RefusedError("there is nothing to undo at this number")
-            if found.reviewer != reviewer:
-                raise RefusedError(f"only {found.reviewer} can undo this entry; decide anew instead")
+            entry = self.entry(seq)
+            if entry is None or entry.action == "undo":
+                raise DecisionRefusedError("there is nothing to undo at this number")
+            if entry.reviewer != reviewer:
+                raise DecisionRefusedError(f"only {entry.reviewer} can undo this entry; decide anew instead")
             if self._read("SELECT 1 FROM entries WHERE undoes = ?", [seq]):
-                raise RefusedError("this entry was undone before")
-            return self._written(_insert(connection, found.case, reviewer, "undo", undoes=seq))
+                raise DecisionRefusedError("this entry was undone before")
+            return self._written(_insert(connection, entry.case, reviewer, "undo", undoes=seq))
 
     def ask_second(self, cases: Sequence[Case], reviewer: str, note: str = "") -> int:
         """Ask for a blind second review of cases on which exactly one reviewer's decision stands; return how many."""
@@ -477,9 +477,9 @@ def _check_store(connection: sqlite3.Connection, path: Path) -> None:
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if version != VERSION:
         raise StoreError(f"{path} has version {version}, this one reads {VERSION}; use another fragility")
-    found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-    if found != "ok":
-        raise _describe_damage(path, found)
+    state = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if state != "ok":
+        raise _describe_damage(path, state)
 
 
 def _describe_failure(path: Path, error: Exception, sentence: str) -> StoreError:
@@ -487,8 +487,8 @@ def _describe_failure(path: Path, error: Exception, sentence: str) -> StoreError
     return _describe_damage(path, str(error)) if "malformed" in str(error) else StoreError(sentence)
 
 
-def _describe_damage(path: Path, found: str) -> StoreError:
-    words = " ".join(found.split()).removeprefix("*** in database main *** ")
+def _describe_damage(path: Path, damage: str) -> StoreError:
+    words = " ".join(damage.split()).removeprefix("*** in database main *** ")
     return StoreError(
         f"the store {path} is damaged ({words}); restore a copy of it, or save what is left with "
         f"`sqlite3 {path} .recover`"
@@ -498,10 +498,10 @@ def _describe_damage(path: Path, found: str) -> StoreError:
 def _identity(path: Path) -> tuple[int, int] | None:
     """Return what tells a file from another at the same path; None if there is none."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def _log_of(path: Path) -> Path:
@@ -531,17 +531,21 @@ def _create(connection: sqlite3.Connection, path: Path) -> None:
 
 def _check_entry(action: str, groups: Sequence[str], note: str, reason: str, allowed: Sequence[str] = WRITTEN) -> None:
     if action not in allowed:
-        raise RefusedError(f"an entry is one of {', '.join(allowed)}, got {action[:40]!r}")
+        raise DecisionRefusedError(f"an entry is one of {', '.join(allowed)}, got {action[:40]!r}")
     if action == "comment" and not note:
-        raise RefusedError("a comment needs words; write them into the note")
+        raise DecisionRefusedError("a comment needs words; write them into the note")
     if action == "reacquire" and not groups:
-        raise RefusedError("say which evidence to re-acquire: choose at least one group")
+        raise DecisionRefusedError("say which evidence to re-acquire: choose at least one group")
     if action != "reacquire" and groups:
-        raise RefusedError("groups are named where evidence is to be re-acquired; leave them out, or choose that")
+        raise DecisionRefusedError(
+            "groups are named where evidence is to be re-acquired; leave them out, or choose that"
+        )
     if len(reason) > LONGEST_REASON:
-        raise RefusedError(f"a reason's code has at most {LONGEST_REASON} characters, this one has {len(reason)}")
+        raise DecisionRefusedError(
+            f"a reason's code has at most {LONGEST_REASON} characters, this one has {len(reason)}"
+        )
     if len(note) > LONGEST_NOTE:
-        raise RefusedError(f"a note has at most {LONGEST_NOTE} characters, this one has {len(note)}")
+        raise DecisionRefusedError(f"a note has at most {LONGEST_NOTE} characters, this one has {len(note)}")
 
 
 def _insert(

@@ -108,17 +108,19 @@ class View:
         view = replace(self, **changes)
         plain = View(confident=self.declared)
         words: list[tuple[str, str]] = []
-        for each in fields(view):
-            if each.name == "declared":
+        for column in fields(view):
+            if column.name == "declared":
                 continue
-            value = getattr(view, each.name)
-            if each.name == "where":
-                words += [pair for name, wanted in value for pair in (("field", write_name(name)), ("value", wanted))]
-            elif each.name in NAMES and value is not None:
-                words.append((each.name, write_name(value)))
-            elif value != getattr(plain, each.name) or each.name == "budget":  # its default is not the same everywhere
+            value = getattr(view, column.name)
+            if column.name == "where":
+                words += [pair for name, typed in value for pair in (("field", write_name(name)), ("value", typed))]
+            elif column.name in NAMES and value is not None:
+                words.append((column.name, write_name(value)))
+            elif (
+                value != getattr(plain, column.name) or column.name == "budget"
+            ):  # its default is not the same everywhere
                 text = "1" if value is True else write_number(value) if isinstance(value, float) else str(value)
-                words.append((each.name, text))
+                words.append((column.name, text))
         return words
 
     def with_default_budget(self, query: str, budget: str) -> View:
@@ -185,9 +187,9 @@ def _name(given: Mapping[str, str], name: str) -> str | None:
 def write_name(name: str) -> str:
     """Return a name of a class, group, field or reviewer as an address or form holds it; it is never empty."""
 
-    def escape(found: re.Match[str]) -> str:
-        number = ord(found[0])
-        return "\\\\" if found[0] == "\\" else f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}"
+    def escape(match: re.Match[str]) -> str:
+        number = ord(match[0])
+        return "\\\\" if match[0] == "\\" else f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}"
 
     return UNSAFE.sub(escape, name) or "\\e"
 
@@ -195,8 +197,8 @@ def write_name(name: str) -> str:
 def read_name(text: str) -> str:
     """Return the name that was written."""
 
-    def unescape(found: re.Match[str]) -> str:
-        kind = found[1]
+    def unescape(match: re.Match[str]) -> str:
+        kind = match[1]
         return kind if kind == "\\" else "" if kind == "e" else chr(int(kind[1:], 16))
 
     return ESCAPED.sub(unescape, text)
@@ -259,7 +261,7 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class FieldFilter:
     """What a field must be: any of these."""
 
     missing: bool = False
@@ -278,11 +280,11 @@ class Wanted:
         return Where(" OR ".join(f"({part.sql})" for part in parts), tuple(v for part in parts for v in part.values))
 
 
-def read_numbers(field: str, text: str) -> Wanted:
+def read_numbers(field: str, text: str) -> FieldFilter:
     """Read what was typed for a field of numbers."""
     terms = [term.strip() for term in text.split(",")]
     intervals = tuple(_read_interval(field, text, term) for term in terms if term.lower() != MISSING)
-    return Wanted(missing=len(intervals) < len(terms), intervals=intervals)
+    return FieldFilter(missing=len(intervals) < len(terms), intervals=intervals)
 
 
 def _read_interval(field: str, text: str, term: str) -> Interval:
@@ -316,11 +318,13 @@ def find_rounded(number: float) -> tuple[float, float]:
     return number - half, number + half
 
 
-def read_values(field: str, text: str, has: Callable[[str], bool], examples: Callable[[], Sequence[str]]) -> Wanted:
+def read_values(
+    field: str, text: str, has: Callable[[str], bool], examples: Callable[[], Sequence[str]]
+) -> FieldFilter:
     """Read what was typed for any other field; ``has`` says whether a value occurs, ``examples`` names some."""
     for candidate in (text, text.strip()):
         if has(candidate):
-            return Wanted(values=(candidate,), missing=candidate.lower() == MISSING)
+            return FieldFilter(values=(candidate,), missing=candidate.lower() == MISSING)
     terms = [term.strip() for term in text.split(",")]
     asked_missing = any(term.lower() == MISSING for term in terms)
     values = tuple(term for term in terms if term.lower() != MISSING or has(term))
@@ -328,4 +332,4 @@ def read_values(field: str, text: str, has: Callable[[str], bool], examples: Cal
     if unknown:
         known = ", ".join(repr(value[:40]) for value in examples()) or "none but missing"
         raise FilterError(f"no row has {unknown[0][:60]!r} in {field!r}; it has {known}")
-    return Wanted(missing=asked_missing, values=values)
+    return FieldFilter(missing=asked_missing, values=values)

@@ -13,7 +13,7 @@ import pyarrow as pa
 from fragility.analysis.policy import ReviewPolicy
 from fragility.apps.guards import RequestError
 from fragility.apps.serving.entries import LogEntry
-from fragility.apps.serving.requests import AskedRow, Kind, list_rows
+from fragility.apps.serving.requests import AskedRow, RequestKind, list_rows
 from fragility.audits import Certificates, Manifest
 from fragility.base.errors import Advice, FragilityError, ProtocolError, name_error
 from fragility.blocks.claims import schema_of
@@ -27,7 +27,7 @@ MOST_HELD = dt.timedelta(hours=1)  # that times stay the same after the clock wa
 
 
 @dataclass(frozen=True, eq=False)
-class Answers:
+class AnsweredRows:
     """The answers to some rows, in order."""
 
     documents: list[dict[str, Any]]  # as JSON values
@@ -96,11 +96,11 @@ class Answering:
                 return self.auditor.certify(checks.rows).manifest
             except FragilityError as error:
                 if place == len(tried) - 1:
-                    told = "the model cannot be tried on values that the protocol knows (", error, "); give "
-                    raise ProtocolError(*told, Advice("training=...", "training rows with --train")) from error
+                    reason = "the model cannot be tried on values that the protocol knows (", error, "); give "
+                    raise ProtocolError(*reason, Advice("training=...", "training rows with --train")) from error
         raise AssertionError
 
-    def answer(self, kind: Kind, rows: Sequence[AskedRow], *, intervals: bool = False) -> Answers:
+    def answer(self, kind: RequestKind, rows: Sequence[AskedRow], *, intervals: bool = False) -> AnsweredRows:
         """Return the answers; RequestError if the model or the protocol cannot answer about one of the rows."""
         try:
             answers = self._check(rows, intervals) if kind == "check" else self._certify(rows)
@@ -123,7 +123,7 @@ class Answering:
         self._last = self._last if now < self._last <= now + MOST_HELD else now
         return self._last
 
-    def _certify(self, rows: Sequence[AskedRow]) -> Answers:
+    def _certify(self, rows: Sequence[AskedRow]) -> AnsweredRows:
         values = list_rows(rows)
         certificates = self.auditor.certify([dict(row.values) for row in rows], ids=[row.id for row in rows])
         documents = certificates.table.select(self._columns).to_pylist()
@@ -138,9 +138,9 @@ class Answering:
             }
             for document, row in zip(documents, rows, strict=True)
         ]
-        return Answers(documents, events, certificates, values, self._now())
+        return AnsweredRows(documents, events, certificates, values, self._now())
 
-    def _check(self, rows: Sequence[AskedRow], intervals: bool) -> Answers:
+    def _check(self, rows: Sequence[AskedRow], intervals: bool) -> AnsweredRows:
         checks = self.guard.check_rows(
             [dict(row.values) for row in rows],
             [row.missing for row in rows],
@@ -165,4 +165,4 @@ class Answering:
                 check.stand_ins.get(name) if name in check.missing else values[name][place]
                 for place, check in enumerate(checks)
             ]
-        return Answers([check.to_dict() for check in checks], events, checks.certificates, values, self._now())
+        return AnsweredRows([check.to_dict() for check in checks], events, checks.certificates, values, self._now())

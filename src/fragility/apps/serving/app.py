@@ -18,11 +18,11 @@ from starlette.exceptions import HTTPException
 
 from fragility.apps.guards import GuardRules, RequestError, ServiceGuards
 from fragility.apps.serving.answering import Answering
-from fragility.apps.serving.batching import Answer, Batcher, BatchRules, Job
+from fragility.apps.serving.batching import Batcher, BatchRules, Job, JobAnswer
 from fragility.apps.serving.log import ServingLog
 from fragility.apps.serving.metrics import CONTENT_TYPE, Metrics
 from fragility.apps.serving.pages import describe_api, render_page
-from fragility.apps.serving.requests import Asked, AskedRow, Kind, RequestReader
+from fragility.apps.serving.requests import Asked, AskedRow, RequestKind, RequestReader
 from fragility.base.errors import FragilityError, name_error
 from fragility.pages.saving import without_nan
 
@@ -55,7 +55,7 @@ class Service:
         self._sealed = 0 if log is None else log.rows_sealed
         if log is not None and log.last_time is not None:
             answering.start_at(log.last_time)
-        self._in_flight: dict[str, tuple[str, asyncio.Future[Answer]]] = {}  # by id: what is asked, and its answer
+        self._in_flight: dict[str, tuple[str, asyncio.Future[JobAnswer]]] = {}  # by id: what is asked, and its answer
 
     # --- from start to end ----------------------------------------------------------------------------------
 
@@ -100,14 +100,14 @@ class Service:
 
     # --- answers --------------------------------------------------------------------------------------------
 
-    async def answer(self, request: Request, kind: Kind) -> Response:
+    async def answer(self, request: Request, kind: RequestKind) -> Response:
         """Answer a request to /v1/check or /v1/certify."""
         began, status = time.perf_counter(), 504  # where the guards end it
         try:
-            asked = self.reader.read(await request.body(), kind)
-            documents, when = await self._answer_rows(asked)
+            request_read = self.reader.read(await request.body(), kind)
+            documents, when = await self._answer_rows(request_read)
             body: dict[str, Any] = {"time": when.isoformat(), "logged": self.log is not None}
-            body |= {NAMES[kind]: documents[0]} if asked.single else {f"{NAMES[kind]}s": documents}
+            body |= {NAMES[kind]: documents[0]} if request_read.single else {f"{NAMES[kind]}s": documents}
             response: Response = Response(_encode(body), media_type="application/json")
             status = response.status_code
         except RequestError as error:
@@ -122,7 +122,7 @@ class Service:
         self.metrics.errors.labels(error.code).inc()
         return JSONResponse(error.to_dict(), error.status, error.headers)
 
-    async def _answer_rows(self, asked: Asked) -> Answer:
+    async def _answer_rows(self, request: Asked) -> JobAnswer:
         """Return the answers in the order of the rows; a row that is in the log already is answered, not logged again.
 
         Two requests that ask the same under one id at the same time share the answer.
@@ -130,17 +130,17 @@ class Service:
         assert self.batcher is not None
         if self.stopping:
             raise RequestError(503, "stopping", "the server is stopping; ask another one")
-        futures: dict[str, asyncio.Future[Answer]] = {}
+        futures: dict[str, asyncio.Future[JobAnswer]] = {}
         fresh, known = list[AskedRow](), list[AskedRow]()
-        for place, row in enumerate(asked.rows):
+        for place, row in enumerate(request.rows):
             if row.digest is None or self.log is None:
                 fresh.append(row)
                 continue
             flying = self._in_flight.get(row.id)
             before = flying[0] if flying is not None else self.log.find_request(row.id)
             if before not in (None, row.digest):
-                told = f"the id {row.id!r} of row {place} was used for another request; choose another id"
-                raise RequestError(409, "used_id", told, row=place)
+                message = f"the id {row.id!r} of row {place} was used for another request; choose another id"
+                raise RequestError(409, "used_id", message, row=place)
             if flying is not None:
                 futures[row.id] = flying[1]
             else:
@@ -148,24 +148,24 @@ class Service:
         # Rows with an id are jobs of their own, so that others who ask the same can wait for the same future.
         named = [[row] for row in fresh if row.digest is not None]
         unnamed = [row for row in fresh if row.digest is None]
-        jobs = [Job(asked.kind, group, asked.intervals, True) for group in [*named, unnamed] if group]
+        jobs = [Job(request.kind, group, request.intervals, True) for group in [*named, unnamed] if group]
         if known:
-            jobs.append(Job(asked.kind, known, asked.intervals, False))
+            jobs.append(Job(request.kind, known, request.intervals, False))
         self.batcher.submit(jobs)
         for job in jobs:
             self._follow(job, futures)
         gathered: dict[str, tuple[dict[str, Any], dt.datetime]] = {}
         # Shielded where others may wait for the same answer; any other row is dropped if its client goes away.
-        shared = {row.id for row in asked.rows if row.digest is not None}
+        shared = {row.id for row in request.rows if row.digest is not None}
         waiting = {future: own_id in shared for own_id, future in futures.items()}
         for answer in await asyncio.gather(
             *(asyncio.shield(future) if is_shared else future for future, is_shared in waiting.items())
         ):
             gathered |= {document["id"]: (document, answer.time) for document in answer.documents}
-        found = [gathered[row.id] for row in asked.rows]
-        return Answer([document for document, _ in found], max(when for _, when in found))
+        answers = [gathered[row.id] for row in request.rows]
+        return JobAnswer([document for document, _ in answers], max(when for _, when in answers))
 
-    def _follow(self, job: Job, futures: dict[str, asyncio.Future[Answer]]) -> None:
+    def _follow(self, job: Job, futures: dict[str, asyncio.Future[JobAnswer]]) -> None:
         """Note the future of each row; that of a row with an id also for others who ask the same."""
         for row in job.rows:
             futures[row.id] = job.answer
@@ -173,7 +173,7 @@ class Service:
                 self._in_flight[row.id] = (row.digest, job.answer)
                 job.answer.add_done_callback(partial(self._land, row.id))
 
-    def _land(self, own_id: str, future: asyncio.Future[Answer]) -> None:
+    def _land(self, own_id: str, future: asyncio.Future[JobAnswer]) -> None:
         """Forget a row that was answered or refused."""
         self._in_flight.pop(own_id, None)
         if not future.cancelled():
@@ -232,11 +232,11 @@ def create_app(answering: Answering, log: ServingLog | None, rules: ServiceRules
     async def explain(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         path = request.scope["path"][:80]  # request.url would read the Host header, which may be no address
-        code, told = {
+        code, message = {
             404: ("not_found", f"there is nothing at {path}; see /openapi.json"),
             405: ("wrong_method", f"{request.method[:20]} is not used at {path}; see /openapi.json"),
         }.get(error.status_code, ("refused", str(error.detail)))
-        return service.refuse(RequestError(error.status_code, code, told))
+        return service.refuse(RequestError(error.status_code, code, message))
 
     @app.exception_handler(Exception)
     async def apologise(_request: Request, error: Exception) -> Response:

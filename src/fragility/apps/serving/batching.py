@@ -19,11 +19,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from fragility.apps.guards import RequestError
-from fragility.apps.serving.answering import Answering, Answers
+from fragility.apps.serving.answering import AnsweredRows, Answering
 from fragility.apps.serving.entries import LogEntry
 from fragility.apps.serving.log import ServingLog
 from fragility.apps.serving.metrics import Metrics
-from fragility.apps.serving.requests import AskedRow, Kind
+from fragility.apps.serving.requests import AskedRow, RequestKind
 from fragility.base.errors import FragilityError, name_error
 
 UNWRITTEN = 4  # batches that are answered and not on the disk yet; the next one waits
@@ -38,7 +38,7 @@ class BatchRules:
     most_queued: int = 10_000  # rows that may wait; more are refused
 
 
-class Answer(NamedTuple):
+class JobAnswer(NamedTuple):
     """The answer to a job."""
 
     documents: list[dict[str, Any]]  # per row
@@ -49,23 +49,23 @@ class Answer(NamedTuple):
 class Job:
     """Rows of one request that are answered alike."""
 
-    kind: Kind
+    kind: RequestKind
     rows: Sequence[AskedRow]
     intervals: bool
     logged: bool  # whether they go to the log; false for rows that are there already
-    answer: asyncio.Future[Answer] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    answer: asyncio.Future[JobAnswer] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
     @property
-    def key(self) -> tuple[Kind, bool, bool]:
+    def key(self) -> tuple[RequestKind, bool, bool]:
         """What the jobs of a batch have in common."""
         return self.kind, self.intervals, self.logged
 
 
-class Outcome(NamedTuple):
+class AnsweredJobs(NamedTuple):
     """What came of jobs that were answered together."""
 
     jobs: list[Job]
-    answers: Answers | RequestError
+    answers: AnsweredRows | RequestError
     written: Future[None] | None = None  # done when the journal is on the disk; None for what is not logged
 
 
@@ -153,20 +153,20 @@ class Batcher:
 
     # --- in the threads -------------------------------------------------------------------------------------
 
-    def _answer(self, jobs: list[Job]) -> list[Outcome]:
+    def _answer(self, jobs: list[Job]) -> list[AnsweredJobs]:
         """Answer all jobs at once; if that fails, halves of them, so that a row cannot spoil another's answer."""
         first, rows = jobs[0], [row for job in jobs for row in job.rows]
         try:
             answers, entry = self._try(first, rows)
         except RequestError as error:
             if len(jobs) == 1:
-                return [Outcome(jobs, self._blame(first, error))]
+                return [AnsweredJobs(jobs, self._blame(first, error))]
             half = len(jobs) // 2
             return [*self._answer(jobs[:half]), *self._answer(jobs[half:])]
         written = None if entry is None else self._begin_writing(entry, alone=len(jobs) == 1 and not self._queued)
-        return [Outcome(jobs, answers, written)]
+        return [AnsweredJobs(jobs, answers, written)]
 
-    def _try(self, job: Job, rows: Sequence[AskedRow]) -> tuple[Answers, LogEntry | None]:
+    def _try(self, job: Job, rows: Sequence[AskedRow]) -> tuple[AnsweredRows, LogEntry | None]:
         """Return the answers to rows that are asked as those of a job, and what the log keeps of them."""
         answers = self.answering.answer(job.kind, rows, intervals=job.intervals)
         if self.log is None or not job.logged:
@@ -174,8 +174,8 @@ class Batcher:
         try:
             return answers, answers.to_entry(rows)
         except Exception as error:  # no row may stop the thread that answers all others
-            told = error if isinstance(error, FragilityError) else name_error(error)
-            raise RequestError(422, "not_loggable", "the row cannot be logged: ", told) from error
+            reason = error if isinstance(error, FragilityError) else name_error(error)
+            raise RequestError(422, "not_loggable", "the row cannot be logged: ", reason) from error
 
     def _blame(self, job: Job, error: RequestError) -> RequestError:
         """Return why a job is refused, with a row that is refused by itself where there is one."""
@@ -183,11 +183,11 @@ class Batcher:
         while len(rows) > 1:
             half = rows[: len(rows) // 2]
             rows = half if self._find_refusal(job, half) else rows[len(half) :]
-        own = error if len(job.rows) == 1 else self._find_refusal(job, rows)
-        if own is None:
+        refusal = error if len(job.rows) == 1 else self._find_refusal(job, rows)
+        if refusal is None:
             return error
-        own.row = rows[0].place
-        return own
+        refusal.row = rows[0].place
+        return refusal
 
     def _find_refusal(self, job: Job, rows: Sequence[AskedRow]) -> RequestError | None:
         try:
@@ -227,7 +227,7 @@ class Batcher:
 
     # --- in the event loop ----------------------------------------------------------------------------------
 
-    async def _finish(self, outcomes: list[Outcome]) -> None:
+    async def _finish(self, outcomes: list[AnsweredJobs]) -> None:
         """Hand out answers when they are on the disk, and refusals."""
         try:
             for jobs, answers, written in outcomes:
@@ -246,12 +246,12 @@ class Batcher:
         finally:
             self._room.release()
 
-    def _hand_out(self, jobs: list[Job], answers: Answers) -> None:
+    def _hand_out(self, jobs: list[Job], answers: AnsweredRows) -> None:
         start = 0
         for job in jobs:
             stop = start + len(job.rows)
             if not job.answer.done():
-                job.answer.set_result(Answer(answers.documents[start:stop], answers.time))
+                job.answer.set_result(JobAnswer(answers.documents[start:stop], answers.time))
             start = stop
         if jobs[0].logged:  # a row that is asked about again is counted once
             for event in answers.events:
@@ -259,5 +259,5 @@ class Batcher:
 
 
 def _withhold(error: Exception) -> RequestError:
-    told = str(error) if isinstance(error, FragilityError) else name_error(error)
-    return RequestError(503, "not_logged", f"the answer is withheld because it could not be logged: {told}")
+    reason = str(error) if isinstance(error, FragilityError) else name_error(error)
+    return RequestError(503, "not_logged", f"the answer is withheld because it could not be logged: {reason}")

@@ -166,16 +166,16 @@ def decode_entries(payload: bytes, schemas: LogSchemas) -> Iterator[LogEntry]:
 
 def _store_column(column: Any, field: Field) -> pa.Array:
     """Return the values of a field as a log stores them."""
-    wanted, values = STORED[field.type], column
+    kind, values = STORED[field.type], column
     if isinstance(column, pd.Series) and isinstance(column.dtype, pd.CategoricalDtype):
         values = column.astype(object)
     if field.type == "date":
         values = [None if is_missing(v) else v if isinstance(v, str) else date_text(v) for v in column]
     try:
-        if wanted == pa.float64() and isinstance(values, pd.Series):
-            stored = pa.Array.from_pandas(values).cast(wanted)  # refuses whole numbers that are no doubles
+        if kind == pa.float64() and isinstance(values, pd.Series):
+            stored = pa.Array.from_pandas(values).cast(kind)  # refuses whole numbers that are no doubles
         else:
-            stored = pa.array(values, wanted, from_pandas=True)
+            stored = pa.array(values, kind, from_pandas=True)
         # Text that pandas holds in several pieces comes in as many.
         return stored.combine_chunks() if isinstance(stored, pa.ChunkedArray) else stored
     except (pa.ArrowException, TypeError) as error:

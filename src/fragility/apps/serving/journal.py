@@ -38,7 +38,7 @@ class JournalError(CertificateError):
     """Rows cannot be written to the journal of a log."""
 
 
-class Journal:
+class LogJournal:
     """The journal that a log appends to; it is created here, and locked until it is closed."""
 
     def __init__(self, path: Path) -> None:

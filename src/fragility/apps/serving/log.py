@@ -31,7 +31,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fragility.apps.serving.entries import LogEntry, LogSchemas
-from fragility.apps.serving.journal import Journal, JournalError
+from fragility.apps.serving.journal import JournalError, LogJournal
 from fragility.apps.serving.sealing import (
     AuditPlace,
     SealedAudit,
@@ -83,12 +83,12 @@ class ServingLog:
         self._places: dict[Path, os.stat_result] = {}  # tell whether the folders are still those that were opened
         self._is_closed = False
         self._appending, self._sealing = threading.Lock(), threading.Lock()
-        self._journal: Journal | None = None
+        self._journal: LogJournal | None = None
         self._number, self._place, self._rows = 0, 0, 0  # of the audit that is appended to, of its journal; its rows
         self._ids: dict[str, str] = {}  # of that audit: its ids, and the digests of requests whose clients chose them
         self._pending, self._since = 0, 0.0  # rows in the journal, and when the first of them came
         self._failed = float("-inf"), ""  # when a write failed last, and why
-        self._closed: deque[tuple[int, int, Journal]] = deque()  # audits and places of journals to seal
+        self._closed: deque[tuple[int, int, LogJournal]] = deque()  # audits and places of journals to seal
         self._audit: SealedAudit | None = None  # that was sealed last
         # Since the log was opened: rows of an earlier process that were sealed, rows appended, and rows sealed.
         self.rows_recovered, self.rows_logged, self.rows_sealed = 0, 0, 0
@@ -144,8 +144,8 @@ class ServingLog:
         """Seal all journals that an earlier process left."""
         for number in _list_numbers(self.folder / "pending"):
             place = AuditPlace(self.folder, number)
-            found = map(JOURNAL_FILE.fullmatch, os.listdir(place.pending))
-            journals = sorted(int(match["place"]) for match in found if match is not None)
+            matches = map(JOURNAL_FILE.fullmatch, os.listdir(place.pending))
+            journals = sorted(int(match["place"]) for match in matches if match is not None)
             if journals:
                 protocol, manifest = _read_begun(place)
                 audit = SealedAudit.open(place, protocol, manifest)
@@ -175,9 +175,9 @@ class ServingLog:
         self._number = numbers[-1] if numbers else 1
         place = AuditPlace(self.folder, self._number)
         if (place.audit / MANIFEST_FILE).exists():
-            said = read_manifest(place.audit)
-            has_room = said.rows < self.rules.roll and len(said.files_of("certificates")) < MOST_PARTS
-            if empty_manifest(said) != self.manifest or not has_room:
+            manifest = read_manifest(place.audit)
+            has_room = manifest.rows < self.rules.roll and len(manifest.files_of("certificates")) < MOST_PARTS
+            if empty_manifest(manifest) != self.manifest or not has_room:
                 self._number += 1
                 place = AuditPlace(self.folder, self._number)
         self._audit = SealedAudit.open(place, self.protocol, self.manifest)
@@ -214,8 +214,8 @@ class ServingLog:
         journal = self._journal
         if journal is not None and (fault := journal.find_fault()) is not None:
             return fault
-        since, told = self._failed
-        return told if time.monotonic() - since < FAULT_SECONDS else None
+        since, fault_then = self._failed
+        return fault_then if time.monotonic() - since < FAULT_SECONDS else None
 
     def find_request(self, own_id: str) -> str | None:
         """Return the digest of the request that logged an id in the present audit folder; None for a new id.
@@ -274,7 +274,7 @@ class ServingLog:
         if not (place.pending / BEGUN_FILE).exists():
             begun = {"manifest": self.manifest.to_dict(), "protocol": self.protocol.to_dict()}
             write_text(place.pending / BEGUN_FILE, json.dumps(begun, ensure_ascii=False, allow_nan=False))
-        self._journal = Journal(place.journal(self._place))
+        self._journal = LogJournal(place.journal(self._place))
 
     def _rotate(self) -> None:
         """End the journal; what comes next goes to another one, of a new audit folder if this one is full.
@@ -448,8 +448,8 @@ def read_log(folder: str | os.PathLike[str]) -> dict[str, Any]:
 def list_audits(folder: str | os.PathLike[str]) -> list[Path]:
     """Return the audit folders of a log that have sealed rows, in the order of time."""
     read_log(folder)
-    found = (AuditPlace(Path(folder), number).audit for number in _list_numbers(Path(folder) / "audits"))
-    return [audit for audit in found if (audit / MANIFEST_FILE).exists()]
+    folders = (AuditPlace(Path(folder), number).audit for number in _list_numbers(Path(folder) / "audits"))
+    return [audit for audit in folders if (audit / MANIFEST_FILE).exists()]
 
 
 def read_events(folder: str | os.PathLike[str], columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
@@ -458,8 +458,8 @@ def read_events(folder: str | os.PathLike[str], columns: Sequence[str] | None = 
     columns: some of ``id``, ``time``, ``decision``, ``confidence``, ``exposure``, ``flip_budget``, ``missing``,
     ``stale``, ``p_change``, ``review`` and ``request``; by default all. A server may append to the log meanwhile.
     """
-    wanted = None if columns is None else list(columns)
+    names = None if columns is None else list(columns)
     for audit in list_audits(folder):
         place = AuditPlace(Path(folder), int(audit.name))
         for index in range(len(read_manifest(audit).files_of("certificates"))):
-            yield from read_part(place.events, index, wanted).combine_chunks().to_batches()
+            yield from read_part(place.events, index, names).combine_chunks().to_batches()

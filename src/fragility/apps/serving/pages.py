@@ -6,7 +6,7 @@ import json
 from html import escape
 from typing import Any
 
-from fragility.apps.serving.requests import Kind, example_row, field_schema, request_schema, row_schema
+from fragility.apps.serving.requests import RequestKind, example_row, field_schema, request_schema, row_schema
 from fragility.models import Model
 from fragility.protocol import Protocol
 from fragility.version import __version__
@@ -88,7 +88,7 @@ _ERROR = {
 }
 
 
-def _answer_schema(kind: Kind) -> dict[str, Any]:
+def _answer_schema(kind: RequestKind) -> dict[str, Any]:
     name = {"check": "check", "certify": "certificate"}[kind]
     return {
         "type": "object",
@@ -110,8 +110,8 @@ def render_page(protocol: Protocol, document: dict[str, Any]) -> str:
         for method, about in methods.items()
     )
     fields = "".join(
-        f"<tr><td>{escape(own.name)}</td><td>{' or '.join(field_schema(own)['type'])}</td><td>{own.kind}</td></tr>"
-        for own in protocol.fields
+        f"<tr><td>{escape(one.name)}</td><td>{' or '.join(field_schema(one)['type'])}</td><td>{one.kind}</td></tr>"
+        for one in protocol.fields
     )
     body = document["paths"]["/v1/check"]["post"]["requestBody"]["content"]["application/json"]
     one, _ = body["schema"]["oneOf"]

@@ -27,7 +27,7 @@ from fragility.evidence.modes import make_records
 from fragility.evidence.rows import list_names
 from fragility.protocol import Protocol
 
-Kind: TypeAlias = Literal["check", "certify"]
+RequestKind: TypeAlias = Literal["check", "certify"]
 LARGEST_WHOLE = 2**53  # beyond it, JSON numbers mean different things to different readers
 LONGEST_ID = 200  # characters
 ROW_FIELDS = {"check": ("row", "id", "missing", "stale"), "certify": ("row", "id")}
@@ -57,7 +57,7 @@ class AskedRow:
 class Asked:
     """What a request asks for."""
 
-    kind: Kind
+    kind: RequestKind
     rows: tuple[AskedRow, ...]
     single: bool  # whether one row was sent, not a list
     intervals: bool = False
@@ -72,9 +72,9 @@ class RequestReader:
     fields: dict[str, Field] = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "fields", {own.name: own for own in self.protocol.fields})
+        object.__setattr__(self, "fields", {one.name: one for one in self.protocol.fields})
 
-    def read(self, body: bytes, kind: Kind) -> Asked:
+    def read(self, body: bytes, kind: RequestKind) -> Asked:
         """Return what the body of a request asks for."""
         try:
             document = parse_json(body.decode("utf-8"))
@@ -86,8 +86,8 @@ class RequestReader:
             raise RequestError(422, "not_an_object", f"the body must be a JSON object, got {_name_type(document)}")
         single = "rows" not in document
         more = {"intervals"} if kind == "check" else set[str]()
-        wanted = {*ROW_FIELDS[kind], *more} if single else {"rows", *more}
-        _refuse_unknown(document, wanted, f"the body of a request to /v1/{kind}", None)
+        names = {*ROW_FIELDS[kind], *more} if single else {"rows", *more}
+        _refuse_unknown(document, names, f"the body of a request to /v1/{kind}", None)
         intervals = document.get("intervals", False)
         if type(intervals) is not bool:
             raise RequestError(422, "wrong_type", f"intervals must be true or false, got {_name_type(intervals)}")
@@ -95,37 +95,41 @@ class RequestReader:
         if not isinstance(listed, list) or not 0 < len(listed) <= self.most_rows:
             came = f"{len(listed)} rows" if isinstance(listed, list) else _name_type(listed)
             raise RequestError(422, "too_many_rows", f"rows must be a list of 1 to {self.most_rows} rows, got {came}")
-        rows = tuple(self._read_row(each, kind, place, intervals) for place, each in enumerate(listed))
+        rows = tuple(self._read_row(item, kind, place, intervals) for place, item in enumerate(listed))
         seen: dict[str, int] = {}
         for place, row in enumerate(rows):
             if seen.setdefault(row.id, place) != place:
-                told = f"the rows {seen[row.id]} and {place} of the request have the id {row.id!r}; give each its own"
-                raise RequestError(409, "repeated_id", told, row=place)
+                message = (
+                    f"the rows {seen[row.id]} and {place} of the request have the id {row.id!r}; give each its own"
+                )
+                raise RequestError(409, "repeated_id", message, row=place)
         return Asked(kind, rows, single, intervals)
 
-    def _read_row(self, item: Any, kind: Kind, place: int, intervals: bool) -> AskedRow:
+    def _read_row(self, item: Any, kind: RequestKind, place: int, intervals: bool) -> AskedRow:
         if not isinstance(item, dict):
             raise RequestError(422, "wrong_type", f"row {place} must be an object, got {_name_type(item)}", row=place)
         _refuse_unknown(item, ROW_FIELDS[kind], f"row {place}", place)
         if not isinstance(item.get("row"), dict):
-            told = f"row {place} must hold the field values as an object under 'row', got {_name_type(item.get('row'))}"
-            raise RequestError(422, "wrong_type", told, row=place)
+            message = (
+                f"row {place} must hold the field values as an object under 'row', got {_name_type(item.get('row'))}"
+            )
+            raise RequestError(422, "wrong_type", message, row=place)
         missing = self._read_names(item, "missing", place)
         stale = self._read_names(item, "stale", place) or ()
         if twice := [name for name in stale if name in (missing or ())]:
-            told = f"row {place} names {twice[0]!r} as missing and as stale; name it once"
-            raise RequestError(422, "missing_and_stale", told, row=place)
+            message = f"row {place} names {twice[0]!r} as missing and as stale; name it once"
+            raise RequestError(422, "missing_and_stale", message, row=place)
         given = item["row"]
         _refuse_unknown(given, self.fields, f"row {place}", place, "the model has no such field; its fields are ")
         lacking = [name for name in self.fields if name not in given and name not in (missing or ())]
         if lacking:
             what = "send null where a value is missing" + (", or name the fields in missing" if kind == "check" else "")
-            told = f"row {place} lacks {list_names(lacking)}; {what}"
-            raise RequestError(422, "absent_field", told, row=place)
-        values = {name: _read_value(given.get(name), own, place) for name, own in self.fields.items()}
-        own_id = self._read_id(item, place)
-        digest = None if own_id is None else _digest_request(kind, intervals, item)
-        return AskedRow(uuid.uuid4().hex if own_id is None else own_id, values, missing, stale, digest, place)
+            message = f"row {place} lacks {list_names(lacking)}; {what}"
+            raise RequestError(422, "absent_field", message, row=place)
+        values = {name: _read_value(given.get(name), known, place) for name, known in self.fields.items()}
+        row_id = self._read_id(item, place)
+        digest = None if row_id is None else _digest_request(kind, intervals, item)
+        return AskedRow(uuid.uuid4().hex if row_id is None else row_id, values, missing, stale, digest, place)
 
     def _read_id(self, item: Mapping[str, Any], place: int) -> str | None:
         value = item.get("id")
@@ -133,8 +137,8 @@ class RequestReader:
             return None
         text = str(value)
         if type(value) not in (str, int) or not 0 < len(text) <= LONGEST_ID or not text.isprintable():
-            told = f"the id of row {place} must be text of 1 to {LONGEST_ID} printable characters or a whole number"
-            raise RequestError(422, "wrong_id", f"{told}, got {_name_type(value)}", row=place)
+            message = f"the id of row {place} must be text of 1 to {LONGEST_ID} printable characters or a whole number"
+            raise RequestError(422, "wrong_id", f"{message}, got {_name_type(value)}", row=place)
         return text
 
     def _read_names(self, item: Mapping[str, Any], what: str, place: int) -> tuple[str, ...] | None:
@@ -142,10 +146,10 @@ class RequestReader:
         if names is None:
             return None
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            told = f"{what} of row {place} must be a list of field names, got {_name_type(names)}"
-            raise RequestError(422, "wrong_type", told, row=place)
-        told = "the model has no such field; its fields are "
-        _refuse_unknown(dict.fromkeys(names), self.fields, f"{what} of row {place}", place, told)
+            message = f"{what} of row {place} must be a list of field names, got {_name_type(names)}"
+            raise RequestError(422, "wrong_type", message, row=place)
+        message = "the model has no such field; its fields are "
+        _refuse_unknown(dict.fromkeys(names), self.fields, f"{what} of row {place}", place, message)
         return tuple(dict.fromkeys(names))
 
 
@@ -155,38 +159,38 @@ def _refuse_unknown(
     unknown = [name for name in given if name not in known]
     if unknown:
         names = ", ".join(sorted(known) if isinstance(known, set) else known)
-        told = f"{where} names {unknown[0]!r:.80}; {advice}{names}"
-        raise RequestError(422, "unknown_field", told, row=place)
+        message = f"{where} names {unknown[0]!r:.80}; {advice}{names}"
+        raise RequestError(422, "unknown_field", message, row=place)
 
 
-def _read_value(value: Any, own: Field, place: int) -> Any:
+def _read_value(value: Any, known: Field, place: int) -> Any:
     """Return a JSON value as the type of its field; whole numbers may be written as 7.0."""
     if value is None:
         return None
     kind = type(value)
-    if own.type in ("integer", "number") and kind in (int, float):
-        if (kind is int or own.type == "integer") and abs(value) > LARGEST_WHOLE:
-            told = f"{own.name!r} of row {place} is beyond 2**53, where JSON numbers are no longer exact"
-            raise RequestError(422, "out_of_range", told, row=place)
-        if own.type == "number":
+    if known.type in ("integer", "number") and kind in (int, float):
+        if (kind is int or known.type == "integer") and abs(value) > LARGEST_WHOLE:
+            message = f"{known.name!r} of row {place} is beyond 2**53, where JSON numbers are no longer exact"
+            raise RequestError(422, "out_of_range", message, row=place)
+        if known.type == "number":
             return float(value)
         return int(value) if value == int(value) else value  # the protocol says whether decimals are taken
-    if (own.type == "boolean" and kind is bool) or (own.type == "text" and kind is str):
+    if (known.type == "boolean" and kind is bool) or (known.type == "text" and kind is str):
         return value
-    if own.type == "date" and kind is str and DATE.fullmatch(value):
+    if known.type == "date" and kind is str and DATE.fullmatch(value):
         return value
-    if own.type == "mixed" and kind in (bool, int, float, str):
+    if known.type == "mixed" and kind in (bool, int, float, str):
         return value
-    if own.type == "duration" and kind is str and value.startswith(("P", "-P")):
+    if known.type == "duration" and kind is str and value.startswith(("P", "-P")):
         try:
             return pd.Timedelta(value)
         except ValueError:
             pass
-    told = f"{own.name!r} of row {place} must be {_describe_field(own)} or null, got {_name_type(value)}"
-    raise RequestError(422, "wrong_type", told, row=place)
+    message = f"{known.name!r} of row {place} must be {_describe_field(known)} or null, got {_name_type(value)}"
+    raise RequestError(422, "wrong_type", message, row=place)
 
 
-def _describe_field(own: Field) -> str:
+def _describe_field(known: Field) -> str:
     words = {
         "integer": "a whole number",
         "number": "a number",
@@ -195,7 +199,7 @@ def _describe_field(own: Field) -> str:
         "mixed": "text, a number, true or false",
         "empty": "null, as in the training data,",
     }
-    return words.get(own.type, TYPE_WORDS[own.type])
+    return words.get(known.type, TYPE_WORDS[known.type])
 
 
 def _name_type(value: Any) -> str:
@@ -226,14 +230,14 @@ JSON_TYPES: dict[str, list[str]] = {
 }
 
 
-def field_schema(own: Field) -> dict[str, Any]:
+def field_schema(known: Field) -> dict[str, Any]:
     """Return the JSON schema of a field's values."""
-    schema: dict[str, Any] = {"type": [*JSON_TYPES[own.type], "null"]}
-    if own.type in ("date", "duration"):
-        schema["description"] = f"ISO 8601 ({own.type})"
-    if own.type == "integer":
+    schema: dict[str, Any] = {"type": [*JSON_TYPES[known.type], "null"]}
+    if known.type in ("date", "duration"):
+        schema["description"] = f"ISO 8601 ({known.type})"
+    if known.type == "integer":
         schema |= {"minimum": -LARGEST_WHOLE, "maximum": LARGEST_WHOLE}
-    return schema | {"x-kind": own.kind}
+    return schema | {"x-kind": known.kind}
 
 
 def row_schema(protocol: Protocol) -> dict[str, Any]:
@@ -241,14 +245,14 @@ def row_schema(protocol: Protocol) -> dict[str, Any]:
     return {
         "type": "object",
         "description": "The raw values of one row by field; null where a value is missing.",
-        "properties": {own.name: field_schema(own) for own in protocol.fields},
+        "properties": {known.name: field_schema(known) for known in protocol.fields},
         "additionalProperties": False,
     }
 
 
-def request_schema(kind: Kind, protocol: Protocol, most_rows: int) -> dict[str, Any]:
+def request_schema(kind: RequestKind, protocol: Protocol, most_rows: int) -> dict[str, Any]:
     """Return the JSON schema of a request, which refers to the schema ``Row``."""
-    names = {"type": ["array", "null"], "items": {"enum": [own.name for own in protocol.fields]}}
+    names = {"type": ["array", "null"], "items": {"enum": [of_row.name for of_row in protocol.fields]}}
     properties: dict[str, Any] = {
         "row": {"$ref": "#/components/schemas/Row"},
         "id": {
@@ -259,27 +263,27 @@ def request_schema(kind: Kind, protocol: Protocol, most_rows: int) -> dict[str, 
         "missing": {**names, "description": "Missing fields; by default those that are null."},
         "stale": {**names, "description": "Fields whose values are older than they should be."},
     }
-    own = {name: properties[name] for name in ROW_FIELDS[kind]}
+    of_row = {name: properties[name] for name in ROW_FIELDS[kind]}
     intervals = {"type": "boolean", "description": "Also find the stability interval of every field."}
     more = {"intervals": intervals} if kind == "check" else {}
-    item = {"type": "object", "properties": own, "required": ["row"], "additionalProperties": False}
+    item = {"type": "object", "properties": of_row, "required": ["row"], "additionalProperties": False}
     listed = {"type": "array", "minItems": 1, "maxItems": most_rows, "items": item}
     many = {"type": "object", "properties": {"rows": listed, **more}, "required": ["rows"]}
-    return {"oneOf": [{**item, "properties": {**own, **more}}, {**many, "additionalProperties": False}]}
+    return {"oneOf": [{**item, "properties": {**of_row, **more}}, {**many, "additionalProperties": False}]}
 
 
 def example_row(protocol: Protocol) -> dict[str, Any]:
     """Return a row made of values that the protocol knows, as JSON values; null where it knows none."""
     made = make_records(protocol.fields, protocol.modes, {column.name: column.baseline for column in protocol.columns})
     values, example = {} if made is None else made[0], dict[str, Any]()
-    for own in protocol.fields:
-        value = values.get(own.name)
+    for known in protocol.fields:
+        value = values.get(known.name)
         try:
-            read = _read_value(value, own, 0)
+            read = _read_value(value, known, 0)
         except RequestError:
-            example[own.name] = None
+            example[known.name] = None
         else:
-            example[own.name] = read if own.type == "integer" else value
+            example[known.name] = read if known.type == "integer" else value
     return example
 
 

@@ -120,16 +120,16 @@ class SealedAudit:
         audit = cls(place, protocol, manifest)
         if not (place.audit / MANIFEST_FILE).exists():
             return audit
-        said = read_manifest(place.audit)
-        if empty_manifest(said) != manifest:
+        manifest_there = read_manifest(place.audit)
+        if empty_manifest(manifest_there) != manifest:
             raise CertificateError(f"{place.audit} is the audit of another model or protocol; move it away")
-        audit.evaluations, audit.blackbox_rows = said.engine.evaluations, said.engine.blackbox_rows
-        for index, name in enumerate(said.files_of("certificates")):
+        audit.evaluations, audit.blackbox_rows = manifest_there.engine.evaluations, manifest_there.engine.blackbox_rows
+        for index, name in enumerate(manifest_there.files_of("certificates")):
             try:
-                table = read_table(place.audit, said, name, protocol, ["digest"])
+                table = read_table(place.audit, manifest_there, name, protocol, ["digest"])
             except FileNotFoundError as error:
                 raise CertificateError(f"{place.audit} is incomplete: {name} is missing; restore it") from error
-            audit._add(name, (said.files or {})[name], table, read_part(place.rows, index))
+            audit._add(name, (manifest_there.files or {})[name], table, read_part(place.rows, index))
         return audit
 
     def _add(self, name: str, digest: str, certificates: pa.Table, rows: pa.Table) -> None:
@@ -231,11 +231,11 @@ def find_parts(folder: Path, place: int) -> list[Path]:
 def read_part(folder: Path, place: int, columns: list[str] | None = None) -> pa.Table:
     """Return the part of a place, or some of its columns; refuse one that was changed after it was written."""
     for path in find_parts(folder, place):
-        found = LOG_PART_NAME.fullmatch(path.name)
-        if found is None:
+        match = LOG_PART_NAME.fullmatch(path.name)
+        if match is None:
             continue
         data = path.read_bytes()
-        if short_digest(data) != found["digest"]:
+        if short_digest(data) != match["digest"]:
             raise CertificateError(f"{path} was changed after it was written: its name holds another digest")
         try:
             table = read_columns(data, columns)

@@ -29,7 +29,7 @@ from fragility.base.arrays import Booleans, Floats, Integers
 from fragility.base.errors import DataError
 from fragility.protocol import Protocol
 
-Measure: TypeAlias = Literal[
+WatchedMeasure: TypeAlias = Literal[
     "missing", "stale", "out_of_range", "repeated", "flips_early", "decision", "exposure", "lost"
 ]
 STATES = ("missing", "stale", "out_of_range")  # what a single decision says of a field
@@ -41,10 +41,10 @@ FIRST_DAY, LAST_DAY = np.datetime64("0001-01-01"), np.datetime64("9999-12-31")
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class WatchedColumn:
     """What is watched: a measure, and of which field or class."""
 
-    measure: Measure
+    measure: WatchedMeasure
     name: str | None = None  # of the field, or of the class
 
     @property
@@ -69,7 +69,7 @@ class EventBatch:
 
     def slice(self, start: int, stop: int) -> EventBatch:
         """Return some consecutive decisions."""
-        return replace(self, **{each.name: getattr(self, each.name)[start:stop] for each in fields(self)})
+        return replace(self, **{column.name: getattr(self, column.name)[start:stop] for column in fields(self)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,28 +79,28 @@ class EventLayout:
     fields: tuple[str, ...]  # whose state is known; none for audits
     ranged: tuple[str, ...]  # whose values are compared with the training range
     classes: tuple[str, ...]
-    means: tuple[Measure, ...]
+    means: tuple[WatchedMeasure, ...]
     groups: tuple[tuple[str, tuple[int, ...]], ...]  # name of an evidence group, and places of its fields
 
     @property
-    def columns(self) -> tuple[Column, ...]:
+    def columns(self) -> tuple[WatchedColumn, ...]:
         # Of two classes one share says it all.
         named = self.classes[1:] if len(self.classes) == 2 else self.classes
         return (
-            *(Column("missing", name) for name in self.fields),
-            *(Column("stale", name) for name in self.fields),
-            *(Column("out_of_range", name) for name in self.ranged),
-            *(Column("repeated", name) for name in self.fields),
-            Column("flips_early"),
-            *(Column("decision", name) for name in named),
-            *(Column(mean) for mean in self.means),
+            *(WatchedColumn("missing", name) for name in self.fields),
+            *(WatchedColumn("stale", name) for name in self.fields),
+            *(WatchedColumn("out_of_range", name) for name in self.ranged),
+            *(WatchedColumn("repeated", name) for name in self.fields),
+            WatchedColumn("flips_early"),
+            *(WatchedColumn("decision", name) for name in named),
+            *(WatchedColumn(mean) for mean in self.means),
         )
 
 
 def lay_out_log(protocol: Protocol, classes: Sequence[Any], *, ranged: bool) -> EventLayout:
     """Return the layout of logged decisions; ranged: whether their raw values can be read."""
     names = tuple(field.name for field in protocol.fields)
-    numbers = {each.field for each in protocol.modes.ranges if isinstance(each.low, float)}
+    numbers = {one.field for one in protocol.modes.ranges if isinstance(one.low, float)}
     return EventLayout(
         fields=names,
         ranged=tuple(name for name in names if name in numbers) if ranged else (),
@@ -116,11 +116,11 @@ def group_fields(protocol: Protocol) -> tuple[tuple[str, tuple[int, ...]], ...]:
     A group is named like its raw field unless groups were declared or merged; then the columns of the raw space say it.
     """
     place = {field.name: at for at, field in enumerate(protocol.fields)}
-    found = []
+    groups = []
     for group in protocol.groups:
         members = [group.name] if group.name in place else [name for name in group.columns if name in place]
-        found.append((group.name, tuple(place[name] for name in members)))
-    return tuple(found)
+        groups.append((group.name, tuple(place[name] for name in members)))
+    return tuple(groups)
 
 
 def make_batch(
@@ -147,10 +147,12 @@ def make_batch(
     codes = code_classes(decision, layout.classes)
     named = range(1, 2) if len(layout.classes) == 2 else range(len(layout.classes))
     none = np.zeros((n, 0), dtype=bool)
-    states = [none if each is None else each for each in (missing, stale, outside, repeated)]
+    states = [none if state is None else state for state in (missing, stale, outside, repeated)]
     decided = np.stack([codes == code for code in named], axis=1)
     unavailable = states[0] | states[1]
-    without = [unavailable[:, list(own)].any(axis=1) if layout.fields else none.any(axis=1) for _, own in layout.groups]
+    without = [
+        unavailable[:, list(members)].any(axis=1) if layout.fields else none.any(axis=1) for _, members in layout.groups
+    ]
     return EventBatch(
         day=day,
         shares=np.concatenate([*states, (early & confident)[:, None], decided], axis=1),
@@ -169,8 +171,8 @@ def check_figures(name: str, values: Floats, *, may_lack: bool = False) -> Float
         wrong &= ~np.isnan(values)
     if wrong.any():
         first = float(values[wrong][0])
-        found = f"no {name}" if np.isnan(first) else f"{name} {first:g}"
-        raise DataError(f"the log has a decision with {found}; a number from 0 to 1 was expected, restore the log")
+        figure = f"no {name}" if np.isnan(first) else f"{name} {first:g}"
+        raise DataError(f"the log has a decision with {figure}; a number from 0 to 1 was expected, restore the log")
     return values
 
 
@@ -204,7 +206,7 @@ def days_of(times: pa.ChunkedArray | pa.Array) -> Integers:
 
 def spread_lists(lists: pa.ListArray, names: Sequence[str], what: str) -> Booleans:
     """Return (n, F) which names each list holds; refuse a name that is none of them."""
-    found = np.zeros((len(lists), len(names)), dtype=bool)
+    holds = np.zeros((len(lists), len(names)), dtype=bool)
     if lists.null_count:
         lists = lists.fill_null([])
     members = lists.flatten()
@@ -214,19 +216,19 @@ def spread_lists(lists: pa.ListArray, names: Sequence[str], what: str) -> Boolea
             other = members.filter(pc.is_null(codes))[0].as_py()
             raise DataError(f"the log calls {other!r} {what}, which is no field of its protocol")
         rows = np.repeat(np.arange(len(lists)), pc.list_value_length(lists).to_numpy(zero_copy_only=False))
-        found[rows, codes.to_numpy(zero_copy_only=False)] = True
-    return found
+        holds[rows, codes.to_numpy(zero_copy_only=False)] = True
+    return holds
 
 
 def find_outside(columns: dict[str, Any], ranged: Sequence[str], protocol: Protocol) -> Booleans:
     """Return (n, ranged) whether a number lies outside the training range; a missing value does not."""
-    ends = {each.field: (float(each.low), float(each.high)) for each in protocol.modes.ranges if each.field in ranged}
-    found = []
+    ends = {one.field: (float(one.low), float(one.high)) for one in protocol.modes.ranges if one.field in ranged}
+    outside = []
     for name in ranged:
         low, high = ends[name]
         values = np.asarray(columns[name], dtype=np.float64)
-        found.append((values < low) | (values > high))
-    return np.stack(found, axis=1)
+        outside.append((values < low) | (values > high))
+    return np.stack(outside, axis=1)
 
 
 def find_repeats(codes: Sequence[Integers], missing: Booleans) -> Booleans:
@@ -234,12 +236,12 @@ def find_repeats(codes: Sequence[Integers], missing: Booleans) -> Booleans:
 
     codes: of each field (n,), equal where its values are and negative where there is none.
     """
-    found = np.zeros(missing.shape, dtype=bool)
-    for place, own in enumerate(codes):
-        there = (own >= 0) & ~missing[:, place]
-        last = len(own) // 2 * 2
-        found[1:last:2, place] = (own[1:last:2] == own[0:last:2]) & there[1:last:2] & there[0:last:2]
-    return found
+    repeats = np.zeros(missing.shape, dtype=bool)
+    for place, column in enumerate(codes):
+        there = (column >= 0) & ~missing[:, place]
+        last = len(column) // 2 * 2
+        repeats[1:last:2, place] = (column[1:last:2] == column[0:last:2]) & there[1:last:2] & there[0:last:2]
+    return repeats
 
 
 def find_out_of_time(days: Integers, counts: Integers) -> Booleans:

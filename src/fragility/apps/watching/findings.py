@@ -6,7 +6,7 @@ import datetime as dt
 import math
 from dataclasses import dataclass
 
-from fragility.apps.watching.events import OF_FIELDS, STATES, Measure
+from fragility.apps.watching.events import OF_FIELDS, STATES, WatchedMeasure
 from fragility.apps.watching.following import Direction
 from fragility.base.text import escape_controls
 from fragility.pages.wording import write_count
@@ -60,7 +60,7 @@ class Alarm:
         The day on which the values were back; None while the alarm is open.
     """
 
-    measure: Measure
+    measure: WatchedMeasure
     name: str | None
     direction: Direction
     day: dt.date
@@ -108,26 +108,26 @@ class Alarm:
         limit = write_value(self.measure, self.bound)
         end = "" if self.closed is None else f" until {self.closed}"
         side = "at most" if self.direction == "up" else "at least"
-        said = f"raised on {self.day}; {now} since {self.since}{end}, was {before} ({side} {limit} is admitted)"
+        text = f"raised on {self.day}; {now} since {self.since}{end}, was {before} ({side} {limit} is admitted)"
         if self.measure in STATES:
             how = {"missing": "without it", "stale": "on a stale value", "out_of_range": "on such a value"}[
                 self.measure
             ]
-            said += f"; {write_count(self.affected, 'decision')} made {how}"
+            text += f"; {write_count(self.affected, 'decision')} made {how}"
             if self.changed is not None:
-                said += f", about {round(self.changed):,} would have been decided differently with the field present"
+                text += f", about {round(self.changed):,} would have been decided differently with the field present"
         elif self.measure == "repeated":
-            said += f"; {write_count(self.affected, 'decision')} more than in the reference hold the value before them"
+            text += f"; {write_count(self.affected, 'decision')} more than in the reference hold the value before them"
         elif self.measure in ("exposure", "lost"):
-            said += f"; {write_count(self.decisions, 'decision')} made since"
+            text += f"; {write_count(self.decisions, 'decision')} made since"
         else:
             more = "more" if self.direction == "up" else "fewer"
-            said += f"; {write_count(self.affected, 'decision')} {more} than in the reference"
-        return said
+            text += f"; {write_count(self.affected, 'decision')} {more} than in the reference"
+        return text
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class WatchedValue:
     """A share or a mean over some decisions.
 
     Attributes
@@ -156,19 +156,19 @@ class Watched:
         What is watched, and of which field or class.
     reference, lower, upper : float
         Its mean in the reference, and the bounds of that; NaN before the reference is complete.
-    days : tuple of Figure
+    days : tuple of WatchedValue
         One for each day.
-    recent : Figure
+    recent : WatchedValue
         The same over the last days.
     """
 
-    measure: Measure
+    measure: WatchedMeasure
     name: str | None
     reference: float
     lower: float
     upper: float
-    days: tuple[Figure, ...]
-    recent: Figure
+    days: tuple[WatchedValue, ...]
+    recent: WatchedValue
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from fragility.analysis.policy import upper_limit
-from fragility.apps.watching.events import EPOCH, OF_FIELDS, Column, EventBatch, EventLayout
+from fragility.apps.watching.events import EPOCH, OF_FIELDS, EventBatch, EventLayout, WatchedColumn
 from fragility.apps.watching.references import ReferenceSums
 from fragility.apps.watching.sequences import SHARES, Detector, MeanSequence, bet_on_values, weigh_start
 from fragility.base.arrays import Floats, Integers
@@ -39,18 +39,18 @@ class Stream:
     """A column that is watched for a rise or for a fall."""
 
     place: int  # of the column
-    column: Column
+    column: WatchedColumn
     direction: Direction
 
 
-def list_streams(columns: tuple[Column, ...]) -> tuple[Stream, ...]:
+def list_streams(columns: tuple[WatchedColumn, ...]) -> tuple[Stream, ...]:
     """Return what is watched: states of fields for a rise, everything else both ways."""
-    found = []
+    streams = []
     for place, column in enumerate(columns):
-        found.append(Stream(place, column, "up"))
+        streams.append(Stream(place, column, "up"))
         if column.measure not in OF_FIELDS:
-            found.append(Stream(place, column, "down"))
-    return tuple(found)
+            streams.append(Stream(place, column, "down"))
+    return tuple(streams)
 
 
 @dataclass(slots=True, eq=False)
@@ -231,10 +231,10 @@ class Follower:
         )
         n, k, squares = self.sums.n, self.sums.k, self.sums.squares
         if self.released is not None:  # what the audit shows is taken from it, the state of fields from the days
-            told = self.released.n > 0
+            known = self.released.n > 0
             n, k, squares = (
-                np.where(told, getattr(self.released, name), own)
-                for name, own in (("n", n), ("k", k), ("squares", squares))
+                np.where(known, getattr(self.released, name), counted)
+                for name, counted in (("n", n), ("k", k), ("squares", squares))
             )
         mean, lower, upper = np.full(len(n), np.nan), np.zeros(len(n)), np.ones(len(n))
         for place in np.flatnonzero(n > 0).tolist():
@@ -290,12 +290,12 @@ class Follower:
 
     def _bet_on_means(self, detector: Detector, piece: EventBatch, starts: Integers) -> Floats:
         """Return (L, M, J) the log gains of each look on the streams that are means."""
-        found = np.zeros((len(starts), len(self._means), len(SHARES)))
+        gains = np.zeros((len(starts), len(self._means), len(SHARES)))
         for place, stream in enumerate(self._means):
             values = piece.means[:, self.streams[stream].place - self.shares]
-            own = bet_on_values(1.0 - values if self._falls[stream] else values, float(detector.bounds[stream]))
-            found[:, place] = np.add.reduceat(own, starts, axis=0)
-        return found
+            bets = bet_on_values(1.0 - values if self._falls[stream] else values, float(detector.bounds[stream]))
+            gains[:, place] = np.add.reduceat(bets, starts, axis=0)
+        return gains
 
     def _raise(self, detector: Detector, stream: int, day: int, decisions: int) -> None:
         since, seen = detector.explain(stream)

@@ -26,7 +26,7 @@ from fragility.base.text import replace_controls, shorten
 from fragility.pages.rendering import render_text
 from fragility.pages.result import TOP, Result
 from fragility.pages.saving import without_nan
-from fragility.pages.sections import Block, Facts, Figure, Notice, Numbers, Section, Table, Text
+from fragility.pages.sections import Facts, Figure, Notice, Numbers, PageBlock, Section, Table, Text
 from fragility.pages.wording import join_names, write_count, write_percent
 
 SHOWN_GROUPS = 6
@@ -37,7 +37,7 @@ NAMES = {
     "out_of_range": "outside the training range",
     "repeated": "repeats the value before",
 }
-Labels: TypeAlias = dict[str, str]
+MetricLabels: TypeAlias = dict[str, str]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -114,7 +114,7 @@ class WatchResult(Result):
     @property
     def unit(self) -> str:
         """What figures are of: ``day``, or ``audit`` for dated audits, which do not record the states of fields."""
-        return "day" if any(each.measure == "missing" for each in self.watched) else "audit"
+        return "day" if any(one.measure == "missing" for one in self.watched) else "audit"
 
     @property
     def last_days(self) -> str:
@@ -125,7 +125,7 @@ class WatchResult(Result):
     @property
     def rates(self) -> dict[str, float]:
         """Share of recent decisions made without each evidence group, as :func:`assess_reliability` takes it."""
-        return {} if self.loss is None else {each.group: each.rate for each in self.loss.groups}
+        return {} if self.loss is None else {group.group: group.rate for group in self.loss.groups}
 
     def headline(self) -> str:
         """Return how many alarms are open, of how many decisions.
@@ -138,14 +138,14 @@ class WatchResult(Result):
         total = write_count(sum(self.decisions), "decision")
         span = f"{total} from {self.days[0]} to {self.days[-1]}"
         if not self.is_watching:
-            wanted, had = self.settings["reference_days"], len(self.days)
-            if had < wanted:
+            needed, had = self.settings["reference_days"], len(self.days)
+            if had < needed:
                 return (
-                    f"{span}: the reference is not complete ({self.unit} {had} of {wanted}), no alarm can be raised yet"
+                    f"{span}: the reference is not complete ({self.unit} {had} of {needed}), no alarm can be raised yet"
                 )
             return f"{span}: the reference is complete, alarms can be raised from the next {self.unit} on"
-        found = len(self.open_alarms)
-        return f"{span}: {write_count(found, 'open alarm') if found else 'no open alarm'}"
+        open_now = len(self.open_alarms)
+        return f"{span}: {write_count(open_now, 'open alarm') if open_now else 'no open alarm'}"
 
     def recent_lines(self) -> list[str]:
         """Return what is known of the last days.
@@ -155,15 +155,15 @@ class WatchResult(Result):
         list of str
             Exposure, share that flips early, fields that are missing or stale, decisions expected to be lost.
         """
-        by_measure = {each.measure: each.recent for each in self.watched if each.name is None}
+        by_measure = {one.measure: one.recent for one in self.watched if one.name is None}
         early, exposure = by_measure["flips_early"], by_measure["exposure"]
         flips = f"{write_percent(early.value)} of confident decisions flip early" if early.decisions else NOT_CONFIDENT
         lines = [f"over {self.last_days}: mean exposure {write_number(exposure.value)}, {flips}"]
         for measure in STATES:
-            rates = [each for each in self.watched if each.measure == measure and each.recent.value > 0]
-            rates.sort(key=lambda each: -each.recent.value)
+            rates = [one for one in self.watched if one.measure == measure and one.recent.value > 0]
+            rates.sort(key=lambda one: -one.recent.value)
             if rates:
-                listed = [f"{each.name} {write_rate(each.recent.value)}" for each in rates]
+                listed = [f"{one.name} {write_rate(one.recent.value)}" for one in rates]
                 lines.append(f"{measure.replace('_', ' ')}: {join_names(listed, 5)}")
         if self.loss is not None:
             lines.append(
@@ -206,7 +206,7 @@ class WatchResult(Result):
         if self.loss is not None:
             sections.append(Section("lost", "Decisions expected to be lost", list(_tell_losses(self))))
         sections.append(Section("certificates", "Decisions and their certificates", list(_tell_certificates(self))))
-        fields = [each for each in self.watched if each.measure in OF_FIELDS]
+        fields = [one for one in self.watched if one.measure in OF_FIELDS]
         if fields:
             sections.append(Section("fields", "Fields", list(_tell_fields(self, fields))))
         sections.append(Section("days", f"{self.unit.capitalize()} by {self.unit}", [_list_days(self)]))
@@ -254,31 +254,31 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dt.date):
         return value.isoformat()
     if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
-    return [_plain(each) for each in value] if isinstance(value, (list, tuple)) else value
+        return {key: _plain(entry) for key, entry in value.items()}
+    return [_plain(entry) for entry in value] if isinstance(value, (list, tuple)) else value
 
 
 # --- sections -----------------------------------------------------------------------------------------------
 
 
-def _tell_now(found: WatchResult) -> Sequence[Block]:
-    blocks: list[Block] = [Text([f"{found.headline()}."])]
-    blocks += [Notice(f"Alarm: {alarm.title}: {alarm.finding()}.") for alarm in found.open_alarms]
-    recent = {each.measure: each.recent for each in found.watched if each.name is None}
-    window = min(found.settings["window"], len(found.days))
-    per_day = sum(found.decisions[-window:]) / window
-    entries = [(write_number(per_day), f"decisions per {found.unit}")]
-    if found.loss is not None:
-        entries.append((write_number(found.loss.per_day), "of them expected to be lost at the current rates"))
-    if found.unit == "day":
-        without = sum(found.without[-window:]) / max(sum(found.decisions[-window:]), 1)
+def _tell_now(result: WatchResult) -> Sequence[PageBlock]:
+    blocks: list[PageBlock] = [Text([f"{result.headline()}."])]
+    blocks += [Notice(f"Alarm: {alarm.title}: {alarm.finding()}.") for alarm in result.open_alarms]
+    recent = {one.measure: one.recent for one in result.watched if one.name is None}
+    window = min(result.settings["window"], len(result.days))
+    per_day = sum(result.decisions[-window:]) / window
+    entries = [(write_number(per_day), f"decisions per {result.unit}")]
+    if result.loss is not None:
+        entries.append((write_number(result.loss.per_day), "of them expected to be lost at the current rates"))
+    if result.unit == "day":
+        without = sum(result.without[-window:]) / max(sum(result.decisions[-window:]), 1)
         entries.append((write_rate(without), "made with a missing or stale field"))
     early = recent["flips_early"]
-    told = "of confident decisions flip early" if early.decisions else "of the decisions are confident"
-    entries += [(write_percent(early.value), told), (write_number(recent["exposure"].value), "mean exposure")]
-    ended = len(found.alarms) - len(found.open_alarms)
+    of_what = "of confident decisions flip early" if early.decisions else "of the decisions are confident"
+    entries += [(write_percent(early.value), of_what), (write_number(recent["exposure"].value), "mean exposure")]
+    ended = len(result.alarms) - len(result.open_alarms)
     earlier = [f"{write_count(ended, 'earlier alarm')} ended by now."] if ended else []
-    blocks += [Numbers(entries), Text([*earlier, *(f"{line}." for line in found.recent_lines()), *found.notes])]
+    blocks += [Numbers(entries), Text([*earlier, *(f"{line}." for line in result.recent_lines()), *result.notes])]
     return blocks
 
 
@@ -311,29 +311,29 @@ def _list_alarms(alarms: Sequence[Alarm]) -> Table:
     return Table("Alarms in the order in which they were raised", head, rows, sortable=True)
 
 
-def _tell_losses(found: WatchResult) -> Sequence[Block]:
-    loss = found.loss
+def _tell_losses(result: WatchResult) -> Sequence[PageBlock]:
+    loss = result.loss
     assert loss is not None
     rows = [
-        (each.group, write_rate(each.rate), write_rate(each.importance), write_number(each.lost_per_day))
-        for each in loss.groups
+        (group.group, write_rate(group.rate), write_rate(group.importance), write_number(group.lost_per_day))
+        for group in loss.groups
     ]
     head = ("group", "decisions without it", "decisions that hang on it", "lost per day")
     table = Table("Evidence groups, costliest first", head, rows[:SHOWN_GROUPS], sortable=True)
-    bars = draw_bars(found.days, loss.by_day, "Decisions expected to be lost")
+    bars = draw_bars(result.days, loss.by_day, "Decisions expected to be lost")
     caption = (
         "Expected decisions lost: how often each group was missing or stale on the day, times how many decisions hang "
         f"on it (to first order; from {loss.source}, {write_count(loss.rows, 'row')})."
     )
-    blocks: list[Block] = [Figure([bars], caption, table)]
+    blocks: list[PageBlock] = [Figure([bars], caption, table)]
     if len(rows) > SHOWN_GROUPS:
         blocks.append(Table("All evidence groups", head, rows, folded=True, sortable=True))
-    if any(found.changed):
-        total = f"{round(sum(found.changed)):,}"
+    if any(result.changed):
+        total = f"{round(sum(result.changed)):,}"
         blocks.append(
             Text(
                 [
-                    f"Of the {write_count(sum(found.without), 'decision')} made with a missing or stale field, about "
+                    f"Of the {write_count(sum(result.without), 'decision')} made with a missing or stale field, about "
                     f"{total} would have been decided differently with the field present (the sum of p_change in the "
                     "log)."
                 ]
@@ -342,7 +342,7 @@ def _tell_losses(found: WatchResult) -> Sequence[Block]:
     return blocks
 
 
-def _tell_certificates(found: WatchResult) -> Sequence[Block]:
+def _tell_certificates(result: WatchResult) -> Sequence[PageBlock]:
     titles = {
         "exposure": "Mean exposure",
         "flips_early": "Confident decisions that flip early (share)",
@@ -350,12 +350,12 @@ def _tell_certificates(found: WatchResult) -> Sequence[Block]:
         "lost": "Decisions lost at the declared rates (share)",
     }
     pictures = [
-        _draw(found, each, titles[each.measure].format(each.name))
+        _draw(result, one, titles[one.measure].format(one.name))
         for measure in titles
-        for each in found.watched
-        if each.measure == measure and any(day.decisions for day in each.days)
+        for one in result.watched
+        if one.measure == measure and any(day.decisions for day in one.days)
     ]
-    unit = found.unit
+    unit = result.unit
     caption = (
         f"Each dot is {'an' if unit == 'audit' else 'a'} {unit}, with its confidence sequence as a band. The grey bar "
         f"marks the {unit}s of the reference, the dashed lines its bounds; a vertical line is an alarm."
@@ -363,19 +363,19 @@ def _tell_certificates(found: WatchResult) -> Sequence[Block]:
     return [Figure(pictures, caption, small=True)]
 
 
-def _tell_fields(found: WatchResult, fields: Sequence[Watched]) -> Sequence[Block]:
-    alarmed = {(alarm.measure, alarm.name) for alarm in found.alarms}
+def _tell_fields(result: WatchResult, fields: Sequence[Watched]) -> Sequence[PageBlock]:
+    alarmed = {(alarm.measure, alarm.name) for alarm in result.alarms}
     moving = [
-        each
-        for each in fields
-        if (each.measure, each.name) in alarmed or (each.measure in STATES and any(day.value > 0 for day in each.days))
+        one
+        for one in fields
+        if (one.measure, one.name) in alarmed or (one.measure in STATES and any(day.value > 0 for day in one.days))
     ]
-    moving.sort(key=lambda each: ((each.measure, each.name) not in alarmed, -each.recent.value))
-    blocks: list[Block] = []
+    moving.sort(key=lambda one: ((one.measure, one.name) not in alarmed, -one.recent.value))
+    blocks: list[PageBlock] = []
     if moving:
         pictures = [
-            _draw(found, each, f"{shorten(each.name, 26)}: {NAMES[each.measure]} (share of decisions)")
-            for each in moving[:MOST_PICTURES]
+            _draw(result, one, f"{shorten(one.name, 26)}: {NAMES[one.measure]} (share of decisions)")
+            for one in moving[:MOST_PICTURES]
         ]
         left = len(moving) - len(pictures)
         more = f" {write_count(left, 'quieter one')} only in the table." if left else ""
@@ -383,36 +383,40 @@ def _tell_fields(found: WatchResult, fields: Sequence[Watched]) -> Sequence[Bloc
     else:
         blocks.append(Text(["No field was missing, stale or outside its training range on any day."]))
     by_name: dict[str, dict[str, str]] = {}
-    for each in fields:
-        told = f"{write_rate(each.recent.value)} (was {write_rate(each.reference)})"
-        by_name.setdefault(str(each.name), {})[each.measure] = told
-    rows = [(name, *(own.get(measure, "-") for measure in OF_FIELDS)) for name, own in by_name.items()]
+    for one in fields:
+        rate = f"{write_rate(one.recent.value)} (was {write_rate(one.reference)})"
+        by_name.setdefault(str(one.name), {})[one.measure] = rate
+    rows = [(name, *(rates.get(measure, "-") for measure in OF_FIELDS)) for name, rates in by_name.items()]
     head = ("field", *(NAMES[measure] for measure in OF_FIELDS))
     blocks.append(Table("The last days, and the reference", head, rows, folded=True, sortable=True))
     return blocks
 
 
-def _list_days(found: WatchResult) -> Table:
-    by = {each.measure: each for each in found.watched if each.name is None}
+def _list_days(result: WatchResult) -> Table:
+    by = {one.measure: one for one in result.watched if one.name is None}
     columns = {
-        found.unit: [str(day) for day in found.days],
-        "decisions": [f"{count:,}" for count in found.decisions],
+        result.unit: [str(day) for day in result.days],
+        "decisions": [f"{count:,}" for count in result.decisions],
         "mean exposure": [write_number(day.value) for day in by["exposure"].days],
         "flip early": [write_percent(day.value) for day in by["flips_early"].days],
     }
-    if found.unit == "day":
-        columns["missing or stale field"] = [f"{count:,}" for count in found.without]
-    if found.loss is not None:
-        columns["expected lost"] = [write_number(lost) for lost in found.loss.by_day]
+    if result.unit == "day":
+        columns["missing or stale field"] = [f"{count:,}" for count in result.without]
+    if result.loss is not None:
+        columns["expected lost"] = [write_number(lost) for lost in result.loss.by_day]
     rows = list(zip(*columns.values(), strict=True))
-    return Table(f"{found.unit.capitalize()}s", tuple(columns), rows, folded=len(rows) > 14)
+    return Table(f"{result.unit.capitalize()}s", tuple(columns), rows, folded=len(rows) > 14)
 
 
-def _explain(found: WatchResult) -> Facts:
-    settings, unit, count = found.settings, found.unit, found.settings["reference_days"]
+def _explain(result: WatchResult) -> Facts:
+    settings, unit, count = result.settings, result.unit, result.settings["reference_days"]
     first = f"the first {unit}" if count == 1 else f"the first {count} {unit}s"
-    told = settings["reference"]
-    span = "" if told is None else f" ({told['first']} to {told['last']}, {write_count(told['decisions'], 'decision')})"
+    reference = settings["reference"]
+    span = (
+        ""
+        if reference is None
+        else f" ({reference['first']} to {reference['last']}, {write_count(reference['decisions'], 'decision')})"
+    )
     return Facts(
         [
             ("reference", f"{first} with decisions{span}, unless rates were declared or a released audit was given"),
@@ -429,26 +433,26 @@ def _explain(found: WatchResult) -> Facts:
     )
 
 
-def _draw(found: WatchResult, watched: Watched, title: str) -> str:
-    raised = [alarm for alarm in found.alarms if (alarm.measure, alarm.name) == (watched.measure, watched.name)]
-    return draw_over_time(found.days, watched, title, raised, found.days_of_reference)
+def _draw(result: WatchResult, watched: Watched, title: str) -> str:
+    raised = [alarm for alarm in result.alarms if (alarm.measure, alarm.name) == (watched.measure, watched.name)]
+    return draw_over_time(result.days, watched, title, raised, result.days_of_reference)
 
 
 # --- Prometheus ---------------------------------------------------------------------------------------------
 
 
-def _render_prometheus(found: WatchResult) -> str:
+def _render_prometheus(result: WatchResult) -> str:
     """Return all metrics."""
-    return "".join(_write_metric(*metric) for metric in _list_metrics(found))
+    return "".join(_write_metric(*metric) for metric in _list_metrics(result))
 
 
-def _list_metrics(found: WatchResult) -> list[tuple[str, str, list[tuple[Labels, float]]]]:
+def _list_metrics(result: WatchResult) -> list[tuple[str, str, list[tuple[MetricLabels, float]]]]:
     """Return name, help and samples of each metric."""
     named = {**dict.fromkeys(OF_FIELDS, "field"), "decision": "class"}
-    recent: dict[str, list[tuple[Labels, float]]] = {}
-    for each in found.watched:
-        labels = {} if each.name is None else {named[each.measure]: each.name}
-        recent.setdefault(each.measure, []).append((labels, each.recent.value))
+    recent: dict[str, list[tuple[MetricLabels, float]]] = {}
+    for one in result.watched:
+        labels = {} if one.name is None else {named[one.measure]: one.name}
+        recent.setdefault(one.measure, []).append((labels, one.recent.value))
     help_of = {
         "missing": ("missing_ratio", "Share of recent decisions without the field."),
         "stale": ("stale_ratio", "Share of recent decisions on a stale value of the field."),
@@ -459,8 +463,8 @@ def _list_metrics(found: WatchResult) -> list[tuple[str, str, list[tuple[Labels,
         "exposure": ("exposure_mean", "Mean exposure of recent decisions."),
         "lost": ("lost_ratio", "Mean failure probability of recent decisions at the declared rates."),
     }
-    metrics: list[tuple[str, str, list[tuple[Labels, float]]]] = [
-        ("alarms_open", "Alarms whose values are not back yet.", [({}, float(len(found.open_alarms)))]),
+    metrics: list[tuple[str, str, list[tuple[MetricLabels, float]]]] = [
+        ("alarms_open", "Alarms whose values are not back yet.", [({}, float(len(result.open_alarms)))]),
         (
             "alarm",
             "1 for each open alarm, with the day on which it was raised.",
@@ -469,7 +473,7 @@ def _list_metrics(found: WatchResult) -> list[tuple[str, str, list[tuple[Labels,
                     {"measure": a.measure, "name": a.name or "", "direction": a.direction, "raised": a.day.isoformat()},
                     1.0,
                 )
-                for a in found.open_alarms
+                for a in result.open_alarms
             ],
         ),
         (
@@ -477,25 +481,25 @@ def _list_metrics(found: WatchResult) -> list[tuple[str, str, list[tuple[Labels,
             "Decisions that each open alarm concerns.",
             [
                 ({"measure": a.measure, "name": a.name or "", "direction": a.direction}, float(a.affected))
-                for a in found.open_alarms
+                for a in result.open_alarms
             ],
         ),
-        ("decisions", "Decisions read.", [({}, float(sum(found.decisions)))]),
-        *((name, told, samples) for measure, samples in recent.items() for name, told in [help_of[measure]]),
+        ("decisions", "Decisions read.", [({}, float(sum(result.decisions)))]),
+        *((name, help_text, samples) for measure, samples in recent.items() for name, help_text in [help_of[measure]]),
     ]
-    if found.loss is not None:
+    if result.loss is not None:
         lost = "Decisions expected to be lost per day at the recent rates."
-        metrics.append(("expected_lost_per_day", lost, [({}, found.loss.per_day)]))
-        groups = [({"group": each.group}, each.lost_per_day) for each in found.loss.groups]
+        metrics.append(("expected_lost_per_day", lost, [({}, result.loss.per_day)]))
+        groups = [({"group": one.group}, one.lost_per_day) for one in result.loss.groups]
         metrics.append(("expected_lost_per_day_by_group", "The same, because of one evidence group.", groups))
-    midnight = dt.datetime.combine(found.days[-1], dt.time(), dt.UTC).timestamp()
+    midnight = dt.datetime.combine(result.days[-1], dt.time(), dt.UTC).timestamp()
     metrics.append(("last_day_timestamp_seconds", "The last day with decisions.", [({}, midnight)]))
     return metrics
 
 
-def _write_metric(name: str, told: str, samples: Sequence[tuple[Labels, float]]) -> str:
+def _write_metric(name: str, help_text: str, samples: Sequence[tuple[MetricLabels, float]]) -> str:
     full = f"fragility_watch_{name}"
-    lines = [f"# HELP {full} {told}", f"# TYPE {full} gauge"]
+    lines = [f"# HELP {full} {help_text}", f"# TYPE {full} gauge"]
     for labels, value in samples:
         inside = ",".join(f'{key}="{escape_label(text)}"' for key, text in labels.items())
         lines.append(f"{full}{f'{{{inside}}}' if inside else ''} {'NaN' if math.isnan(value) else repr(float(value))}")

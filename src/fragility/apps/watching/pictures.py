@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import fragility.pages.svg as svg
 from fragility.apps.watching.events import OF_FIELDS
 from fragility.apps.watching.findings import Alarm, Watched, write_number, write_rate, write_value
-from fragility.pages.svg import ACCENT, FLIP, FLIP_TEXT, LEFT, QUIET, RIGHT, WIDTH, Scale
+from fragility.pages.svg import ACCENT, FLIP, FLIP_TEXT, LEFT, QUIET, RIGHT, WIDTH, LinearScale
 
 TOP, BOTTOM = 34.0, 156.0
 
@@ -27,7 +27,7 @@ def draw_over_time(
     high = min(1.0, 1.05 * max([*values, *bounds, *(figure.upper for figure in full), 0.001]))
     low = min([*values, *bounds, *(figure.lower for figure in full)])
     low = 0.95 * low if low > high / 2 else 0.0
-    y = Scale(low, high, BOTTOM, TOP)
+    y = LinearScale(low, high, BOTTOM, TOP)
     ticks = [(tick, _write_tick(watched.measure, tick)) for tick in svg.list_ticks(low, high)]
     marks = svg.draw_value_axis(y, ticks, LEFT, RIGHT)
     ends = [
@@ -56,16 +56,16 @@ def draw_over_time(
         marks += [svg.draw_dot(point, 2.2) for point in points]
     marks += _draw_dates(days, x)
     marks.append(svg.draw_text((LEFT, 15), title, bold=True))
-    said = "; ".join(f"{day}: {write_value(watched.measure, figure.value)}" for day, figure in known[-14:])
+    spoken = "; ".join(f"{day}: {write_value(watched.measure, figure.value)}" for day, figure in known[-14:])
     raised = "".join(f" Alarm on {alarm.day}." for alarm in alarms)
-    label = f"{title}, by day; the last days: {said}.{raised}"
+    label = f"{title}, by day; the last days: {spoken}.{raised}"
     return svg.draw_picture(WIDTH, BOTTOM + 34, label, marks)
 
 
 def draw_bars(days: Sequence[dt.date], values: Sequence[float], title: str) -> str:
     """Return one bar per day."""
     x = _scale_days(days)
-    y = Scale(0.0, max([*values, 1e-9]) * 1.08, BOTTOM, TOP)
+    y = LinearScale(0.0, max([*values, 1e-9]) * 1.08, BOTTOM, TOP)
     ticks = [(tick, write_number(tick)) for tick in svg.list_ticks(0.0, y.high)]
     span = max((days[-1] - days[0]).days, 1)
     width = max(min(0.8 * (x.end - x.start) / (span + 1), 16.0), 1.0)
@@ -74,15 +74,15 @@ def draw_bars(days: Sequence[dt.date], values: Sequence[float], title: str) -> s
         marks.append(svg.draw_bar(x(_number(day)) - width / 2, y(value), width, BOTTOM - y(value), colour=ACCENT))
     marks += _draw_dates(days, x)
     marks.append(svg.draw_text((LEFT, 15), title, bold=True))
-    said = "; ".join(f"{day}: {write_number(value)}" for day, value in list(zip(days, values, strict=True))[-14:])
-    return svg.draw_picture(WIDTH, BOTTOM + 34, f"{title}; the last days: {said}", marks)
+    spoken = "; ".join(f"{day}: {write_number(value)}" for day, value in list(zip(days, values, strict=True))[-14:])
+    return svg.draw_picture(WIDTH, BOTTOM + 34, f"{title}; the last days: {spoken}", marks)
 
 
-def _scale_days(days: Sequence[dt.date]) -> Scale:
-    return Scale(_number(days[0]), _number(days[-1]), LEFT + 10, RIGHT - 10)
+def _scale_days(days: Sequence[dt.date]) -> LinearScale:
+    return LinearScale(_number(days[0]), _number(days[-1]), LEFT + 10, RIGHT - 10)
 
 
-def _draw_dates(days: Sequence[dt.date], x: Scale) -> list[str]:
+def _draw_dates(days: Sequence[dt.date], x: LinearScale) -> list[str]:
     """Return the first and the last day, and some between, as the labels of the axis."""
     first, last = days[0], days[-1]
     span = (last - first).days

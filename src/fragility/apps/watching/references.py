@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from fragility.apps.watching.events import Column
+from fragility.apps.watching.events import WatchedColumn
 from fragility.base.arrays import Floats
 from fragility.base.errors import DataError
 from fragility.base.files import read_json, write_text
@@ -44,7 +44,7 @@ class ReferenceKeeper:
 
     folder: Path
     key: dict[str, Any]  # what a reference is for
-    columns: tuple[Column, ...]
+    columns: tuple[WatchedColumn, ...]
 
     @property
     def path(self) -> Path:
@@ -52,9 +52,9 @@ class ReferenceKeeper:
 
     def load(self) -> ReferenceSums | None:
         """Return the reference that is kept; None if there is none of this kind."""
-        for each in self._read():
-            if {name: each[name] for name in self.key} == self.key:
-                return self._decode(each)
+        for kept in self._read():
+            if {name: kept[name] for name in self.key} == self.key:
+                return self._decode(kept)
         return None
 
     def save(self, sums: ReferenceSums) -> None:
@@ -74,29 +74,29 @@ class ReferenceKeeper:
             document = read_json(self.path)
             if document["format"] != FORMAT:
                 raise ValueError(f"it has format {document['format']!r}, this version reads {FORMAT!r}")
-            found: list[dict[str, Any]] = document["references"]
-            if any(name not in each for each in found for name in (*self.key, "first", "last", "rows", "columns")):
+            references: list[dict[str, Any]] = document["references"]
+            if any(name not in kept for kept in references for name in (*self.key, "first", "last", "rows", "columns")):
                 raise ValueError("a reference lacks what it is for")
         except FileNotFoundError:
             return []
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise self._refuse(error) from error
-        return found
+        return references
 
     def _decode(self, kept: dict[str, Any]) -> ReferenceSums:
         try:
-            given = {(each["measure"], each["name"]): each for each in kept["columns"]}
+            given = {(one["measure"], one["name"]): one for one in kept["columns"]}
             n, k, squares = (
                 np.array([float(given[column.measure, column.name][name]) for column in self.columns])
                 for name in ("n", "k", "squares")
             )
             first, last = (dt.date.fromisoformat(kept[name]) for name in ("first", "last"))
-            if not all(bool((np.isfinite(own) & (own >= 0.0)).all()) for own in (n, k, squares)) or last < first:
+            if not all(bool((np.isfinite(sums) & (sums >= 0.0)).all()) for sums in (n, k, squares)) or last < first:
                 raise ValueError("its figures are none of decisions")
             return ReferenceSums(first, last, int(kept["rows"]), n, k, squares)
         except (ValueError, KeyError, TypeError) as error:
             raise self._refuse(error) from error
 
     def _refuse(self, error: Exception) -> DataError:
-        told = getattr(error, "strerror", None) or error
-        return DataError(f"cannot read the reference {self.path}: {told}; restore it, or remove it to set it anew")
+        reason = getattr(error, "strerror", None) or error
+        return DataError(f"cannot read the reference {self.path}: {reason}; restore it, or remove it to set it anew")

@@ -90,14 +90,14 @@ class ReplayedRows:
     def _certify(self, part: pd.DataFrame) -> tuple[pd.DataFrame, Floats]:
         """Return the figures of rows as they are decided, and the chance that the missing fields would change it."""
         gaps = part.isna().any(axis=1).to_numpy()
-        p_change, found = np.full(len(part), np.nan), []
+        p_change, parts = np.full(len(part), np.nan), []
         if not gaps.all():
-            found.append(_figures(self._audit(part[~gaps])))
+            parts.append(_figures(self._audit(part[~gaps])))
         if gaps.any():
             checks = self.guard.check_rows(part[gaps])
-            found.append(_figures(checks.certificates))
+            parts.append(_figures(checks.certificates))
             p_change[gaps] = [np.nan if check.p_change is None else check.p_change for check in checks]
-        return pd.concat(found).loc[part.index], p_change
+        return pd.concat(parts).loc[part.index], p_change
 
     def _audit(self, rows: pd.DataFrame) -> Certificates:
         return audit(self.model, rows, self.protocol, progress=False, lattice=False)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fragility.apps.watching.events import EPOCH, STATES, EventLayout, LateDecisions, cut_by_day
-from fragility.apps.watching.findings import Alarm, ExpectedLoss, Figure, GroupLoss, Watched
+from fragility.apps.watching.findings import Alarm, ExpectedLoss, GroupLoss, Watched, WatchedValue
 from fragility.apps.watching.following import (
     LOOK_ROWS,
     DayTally,
@@ -38,7 +38,7 @@ from fragility.protocol import Protocol
 from fragility.questions.reliability.outcomes import FailureProbability
 from fragility.scores import EARLY
 
-Source = LoggedDecisions | DatedAudits | ReplayedRows
+DecisionSource = LoggedDecisions | DatedAudits | ReplayedRows
 
 HORIZON = 365
 REFERENCE_DAYS = 7
@@ -125,7 +125,7 @@ def watch(
     '600 decisions from 2026-01-31 to 2026-03-31: no open alarm'
     """
     _check_settings(alpha, horizon, allowance, window, reference_days, min_confidence)
-    opened, said = _open_source(source, dates, time, model, protocol)
+    opened, source_name = _open_source(source, dates, time, model, protocol)
     if min_confidence is None:
         min_confidence = opened.protocol.min_confidence
     layout = opened.layout
@@ -149,8 +149,8 @@ def watch(
     for piece in cut_by_day(opened.batches(min_confidence), LOOK_ROWS, late):
         follower.follow(piece)
     if not follower.days:
-        raise DataError(f"{said} holds no decisions; at least one was expected")
-    told = _keep_reference(keeper, follower)
+        raise DataError(f"{source_name} holds no decisions; at least one was expected")
+    reference_notes = _keep_reference(keeper, follower)
     table = _find_losses(opened, audit, reliability)
     days = tuple(_date(day.day) for day in follower.days)
     return WatchResult(
@@ -162,7 +162,7 @@ def watch(
         watched=_describe_columns(follower, window),
         loss=_expect_loss(follower, window, layout, table),
         models=tuple(f"{kind} ({fingerprint[:23]})" for kind, fingerprint in opened.models()),
-        source=said,
+        source=source_name,
         settings={
             "alpha": alpha,
             "horizon": horizon,
@@ -172,12 +172,12 @@ def watch(
             "allowance": allowance,
             "min_confidence": min_confidence,
         },
-        notes=(*opened.notes, *_tell_late(late), *told),
+        notes=(*opened.notes, *_tell_late(late), *reference_notes),
     )
 
 
 def _find_kept(
-    opened: Source, settings: FollowSettings, min_confidence: float, wanted: int | None
+    opened: DecisionSource, settings: FollowSettings, min_confidence: float, declared_days: int | None
 ) -> tuple[ReferenceKeeper | None, ReferenceSums | None]:
     """Return what keeps the reference of a log, and the reference that is kept; None for other sources."""
     if not isinstance(opened, LoggedDecisions):
@@ -190,7 +190,7 @@ def _find_kept(
     }
     keeper = ReferenceKeeper(opened.folder, key, opened.layout.columns)
     kept = keeper.load()
-    if kept is None and opened.lacks_beginning and wanted is None:
+    if kept is None and opened.lacks_beginning and declared_days is None:
         raise DataError(
             f"the audit folders of {opened.folder} before {opened.audits[0].name} were moved away, and no reference of "
             f"their days is kept; restore them, or take the first days that are left as the reference with ",
@@ -220,8 +220,8 @@ def _describe_sums(sums: ReferenceSums) -> dict[str, Any]:
 def _tell_late(late: LateDecisions) -> list[str]:
     if not late.count:
         return []
-    told = write_count(late.count, "decision")
-    return [f"Recorded after a decision of a later day, and counted for that day: {told}."]
+    count = write_count(late.count, "decision")
+    return [f"Recorded after a decision of a later day, and counted for that day: {count}."]
 
 
 def _check_settings(
@@ -245,7 +245,7 @@ def _check_settings(
 
 def _open_source(
     source: Any, dates: Sequence[dt.date | str] | None, time: str | None, model: Any, protocol: Protocol | None
-) -> tuple[Source, str]:
+) -> tuple[DecisionSource, str]:
     """Return where decisions come from, and its name."""
     if time is not None:
         if model is None or protocol is None:
@@ -263,16 +263,16 @@ def _open_source(
     listed = list(source) if isinstance(source, (list, tuple)) else [source]
     if not listed:
         raise DataError("at least one audit folder or log was expected, got none")
-    for each in listed:
-        if not isinstance(each, (str, os.PathLike, Audit)):
+    for item in listed:
+        if not isinstance(item, (str, os.PathLike, Audit)):
             raise DataError(
-                f"an audit, its folder or a log was expected, got {type(each).__name__}; for rows to replay, name "
+                f"an audit, its folder or a log was expected, got {type(item).__name__}; for rows to replay, name "
                 "their time column with ",
                 Advice("time", "--time"),
             )
-        if isinstance(each, (str, os.PathLike)):
-            check_folder(Path(each))
-    logs = [each for each in listed if isinstance(each, (str, os.PathLike)) and is_log(each)]
+        if isinstance(item, (str, os.PathLike)):
+            check_folder(Path(item))
+    logs = [item for item in listed if isinstance(item, (str, os.PathLike)) and is_log(item)]
     if logs:
         if len(listed) > 1:
             raise DataError(f"{logs[0]} is a log, which is watched by itself; leave out the other folders")
@@ -300,7 +300,7 @@ def _read_rates(rates: float | Mapping[str, float] | None, layout: EventLayout) 
     return {str(name): float(rate) for name, rate in declared.items()}
 
 
-def _measure_released(audit: Audit, opened: Source, follower: Follower, min_confidence: float) -> DayTally:
+def _measure_released(audit: Audit, opened: DecisionSource, follower: Follower, min_confidence: float) -> DayTally:
     """Return what the released audit shows, in the columns of the decisions watched."""
     if [*map(str, audit.classes)] != list(opened.layout.classes):
         raise DataError("the released audit is of a model with other classes than the decisions watched")
@@ -316,15 +316,15 @@ def _measure_released(audit: Audit, opened: Source, follower: Follower, min_conf
         counted.follow(piece)
     if not counted.days:
         raise DataError("the released audit has no certificates")
-    found, places = follower.new_tally(0), {column: place for place, column in enumerate(follower.columns)}
+    tally, places = follower.new_tally(0), {column: place for place, column in enumerate(follower.columns)}
     for place, column in enumerate(counted.columns):
         for name in ("n", "k", "squares"):
-            getattr(found, name)[places[column]] = getattr(counted.days[0], name)[place]
-    return found
+            getattr(tally, name)[places[column]] = getattr(counted.days[0], name)[place]
+    return tally
 
 
 def _find_losses(
-    opened: Source,
+    opened: DecisionSource,
     released: Audit | None,
     reliability: FailureProbability | str | os.PathLike[str] | None,
 ) -> LossTable | None:
@@ -361,19 +361,19 @@ def _describe_columns(follower: Follower, window: int) -> tuple[Watched, ...]:
         for place, sequence in day.intervals.items():
             lower[row, place], upper[row, place] = sequence.interval()
     value = np.divide(k, n, out=np.full(k.shape, np.nan), where=n > 0)
-    found = []
+    watched = []
     for place, column in enumerate(columns):
         figures = [
-            Figure(float(value[i, place]), int(n[i, place]), float(lower[i, place]), float(upper[i, place]))
+            WatchedValue(float(value[i, place]), int(n[i, place]), float(lower[i, place]), float(upper[i, place]))
             for i in range(len(n))
         ]
         mean, low, high = (
             (math.nan, math.nan, math.nan)
             if reference is None
-            else (float(each[place]) for each in (reference.mean, reference.lower, reference.upper))
+            else (float(array[place]) for array in (reference.mean, reference.lower, reference.upper))
         )
-        found.append(Watched(column.measure, column.name, mean, low, high, tuple(figures[:-1]), figures[-1]))
-    return tuple(found)
+        watched.append(Watched(column.measure, column.name, mean, low, high, tuple(figures[:-1]), figures[-1]))
+    return tuple(watched)
 
 
 def _expect_loss(follower: Follower, window: int, layout: EventLayout, table: LossTable | None) -> ExpectedLoss | None:
@@ -389,7 +389,7 @@ def _expect_loss(follower: Follower, window: int, layout: EventLayout, table: Lo
         for g, name in enumerate(table.groups)
     ]
     by_day = tuple(day.rows * table.expect(day.without / day.rows) for day in follower.days)
-    ordered = tuple(sorted(groups, key=lambda each: (-each.lost_per_day, -each.importance)))
+    ordered = tuple(sorted(groups, key=lambda group: (-group.lost_per_day, -group.importance)))
     return ExpectedLoss(share * per_day, share, by_day, ordered, table.source, table.rows)
 
 

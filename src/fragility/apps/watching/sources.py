@@ -23,7 +23,7 @@ from fragility.apps.watching.events import (
     EPOCH,
     EventBatch,
     EventLayout,
-    Measure,
+    WatchedMeasure,
     check_figures,
     days_of,
     find_out_of_time,
@@ -71,30 +71,30 @@ class LoggedDecisions:
     @classmethod
     def of(cls, folder: Path) -> LoggedDecisions:
         """List what a log holds now; refuse one without sealed rows."""
-        found = list_audits(folder)
-        if not found:
+        folders = list_audits(folder)
+        if not folders:
             raise DataError(f"the log {folder} has no sealed rows yet; watch it again later")
-        manifests = map(read_manifest, found)
+        manifests = map(read_manifest, folders)
         kinds = [(manifest.protocol_digest, manifest.model.classes) for manifest in manifests]
         since = max((place + 1 for place, kind in enumerate(kinds) if kind != kinds[-1]), default=0)
-        return cls(folder, tuple(found[since:]), since)
+        return cls(folder, tuple(folders[since:]), since)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader has to know of the log."""
-        found = []
+        notes = []
         if self.left_out:
             before = write_count(self.left_out, "audit folder")
-            found.append(f"Protocol or classes were changed; left out: {before} from before that.")
+            notes.append(f"Protocol or classes were changed; left out: {before} from before that.")
         if self.out_of_time:
-            told = [f"{count:,} of {EPOCH + dt.timedelta(days=day)}" for day, count in self.out_of_time.items()]
-            more = f" and {len(told) - MOST_DAYS} other days" if len(told) > MOST_DAYS else ""
+            days = [f"{count:,} of {EPOCH + dt.timedelta(days=day)}" for day, count in self.out_of_time.items()]
+            more = f" and {len(days) - MOST_DAYS} other days" if len(days) > MOST_DAYS else ""
             total = write_count(sum(self.out_of_time.values()), "decision")
-            found.append(
+            notes.append(
                 f"Set aside, because their day contradicts the decisions around them: {total} "
-                f"({', '.join(told[:MOST_DAYS])}{more}). Was a clock wrong?"
+                f"({', '.join(days[:MOST_DAYS])}{more}). Was a clock wrong?"
             )
-        return tuple(found)
+        return tuple(notes)
 
     @property
     def lacks_beginning(self) -> bool:
@@ -166,9 +166,9 @@ class LoggedDecisions:
                 raise CertificateError(
                     f"part {index} of {place.events} has {len(events)} events but {len(rows)} rows; restore the log"
                 )
-            own, start = kept[start : start + len(events)], start + len(events)
-            if not own.all():
-                events, rows = events.filter(pa.array(own)), rows.filter(pa.array(own))
+            kept_here, start = kept[start : start + len(events)], start + len(events)
+            if not kept_here.all():
+                events, rows = events.filter(pa.array(kept_here)), rows.filter(pa.array(kept_here))
             if len(events):
                 yield events, rows
 
@@ -176,7 +176,7 @@ class LoggedDecisions:
     def _places(self) -> tuple[tuple[AuditPlace, int], ...]:
         """Every part, by its audit folder and place; what is sealed from now on is left out."""
         places = [(AuditPlace(self.folder, int(audit.name)), read_manifest(audit)) for audit in self.audits]
-        return tuple((place, i) for place, said in places for i in range(len(said.files_of("certificates"))))
+        return tuple((place, i) for place, manifest in places for i in range(len(manifest.files_of("certificates"))))
 
     def first_audit(self) -> Audit:
         """The certificates of the first days."""
@@ -184,20 +184,20 @@ class LoggedDecisions:
 
     def models(self) -> list[tuple[str, str]]:
         """Return the models that answered, in order: kind and fingerprint, each once in a row."""
-        found = [read_manifest(audit).model for audit in self.audits]
-        return drop_repeated([(model.kind, model.fingerprint) for model in found])
+        models = [read_manifest(audit).model for audit in self.audits]
+        return drop_repeated([(model.kind, model.fingerprint) for model in models])
 
 
 def read_columns_of(folder: Path, index: int, schema: pa.Schema, columns: Sequence[str]) -> pa.Table:
     """Return some columns of a part; refuse a part that no log has."""
     expected = pa.schema([schema.field(name) for name in columns])
     try:
-        found = read_part(folder, index, list(columns))
+        table = read_part(folder, index, list(columns))
     except KeyError:
-        found = None
-    if found is None or found.schema.types != expected.types:
+        table = None
+    if table is None or table.schema.types != expected.types:
         raise CertificateError(f"part {index} of {folder} has other columns than those of a log; restore the log")
-    return found
+    return table
 
 
 def join_parts(parts: Iterator[tuple[pa.Table, pa.Table]], rows: int) -> Iterator[tuple[pa.Table, pa.Table]]:
@@ -239,7 +239,7 @@ class DatedAudits:
                 f"one date per audit was expected: {len(opened)} audits, {len(known)} dates; correct ",
                 Advice("dates", "--dates"),
             )
-        days = [read_date(each) for each in known]
+        days = [read_date(value) for value in known]
         if len(set(days)) < len(days):
             repeated = next(day for day in days if days.count(day) > 1)
             raise DataError(
@@ -289,9 +289,9 @@ class DatedAudits:
     @cached_property
     def layout(self) -> EventLayout:
         lattices = [audit.lattice_declaration for audit in self.audits]
-        rated = {str(each.rates) for each in lattices if each is not None and each.has_failures}
-        same = all(each is not None and each.has_failures for each in lattices) and len(rated) == 1
-        means: tuple[Measure, ...] = ("exposure", "lost") if same else ("exposure",)
+        rated = {str(lattice.rates) for lattice in lattices if lattice is not None and lattice.has_failures}
+        same = all(lattice is not None and lattice.has_failures for lattice in lattices) and len(rated) == 1
+        means: tuple[WatchedMeasure, ...] = ("exposure", "lost") if same else ("exposure",)
         return EventLayout((), (), tuple(map(str, self.audits[0].classes)), means, ())
 
     def batches(self, min_confidence: float) -> Iterator[EventBatch]:
@@ -301,8 +301,8 @@ class DatedAudits:
 
     def models(self) -> list[tuple[str, str]]:
         """Return the models, in order: kind and fingerprint, each once in a row."""
-        found = [audit.manifest.model for audit in self.audits]
-        return drop_repeated([(model.kind, model.fingerprint) for model in found])
+        models = [audit.manifest.model for audit in self.audits]
+        return drop_repeated([(model.kind, model.fingerprint) for model in models])
 
 
 def read_audit(
@@ -351,10 +351,10 @@ def read_date(value: dt.date | str) -> dt.date:
 def _date_of(audit: Audit) -> dt.date:
     """Return the date in the name of an audit's folder, since the manifest holds no time."""
     folder = audit.folder if isinstance(audit, StoredAudit) else None
-    found = DATE.search(folder.resolve().name) if folder is not None else None
-    if found is not None:
+    match = DATE.search(folder.resolve().name) if folder is not None else None
+    if match is not None:
         try:
-            return dt.date(*map(int, found.groups()))
+            return dt.date(*map(int, match.groups()))
         except ValueError:
             pass
     name = "an audit in memory" if folder is None else f"the folder {folder}"
