@@ -52,7 +52,7 @@ def test_a_protocol_is_shown_in_one_line_and_as_a_table(protocol: Protocol) -> N
     page = protocol._repr_html_()
     assert page.startswith("<table>") and protocol.digest in page and protocol.group_names[0] in page
     groups = (replace(protocol.groups[0], name="<script>"), *protocol.groups[1:])
-    renamed = replace(protocol, grouping="declared", groups=groups, modes=NO_MODES)
+    renamed = replace(protocol, grouping="declared", groups=groups, modes=NO_MODES, domains=())
     assert "<script>" not in renamed._repr_html_()
 
 

@@ -195,7 +195,7 @@ def test_without_known_values_the_first_rows_make_it_ready() -> None:
     for rows in (X[:2], X[2:3]):
         assert_same(auditor.certify(rows), fg.audit(model, rows, sparse, lattice=False), "logistic")
         assert auditor.engine == "linear"
-    bare = fg.Protocol.from_dict(protocol.to_dict() | {"modes": NO_MODES.to_dict()})
+    bare = fg.Protocol.from_dict(protocol.to_dict() | {"modes": NO_MODES.to_dict(), "domains": []})
     first = fg.Auditor(case.model, bare)
     assert first.engine == "auto"
     for start in (0, 2):

@@ -95,7 +95,7 @@ def test_artefacts_download_and_verify(tracking, certs, case, tmp_path) -> None:
     run_id = fg.log_audit(certs)
     home = download(tracking, run_id, "fragility", tmp_path)
     assert sorted(each.name for each in home.iterdir()) == ["certificates", "protocol.json", "report.html"]
-    assert (home / "report.html").read_text() == fg.Report.of(certs, verify=VERIFY).html
+    assert (home / "report.html").read_text() == fg.Report.of(certs, verify=VERIFY).to_html()
     assert fg.Protocol.load(home / "protocol.json") == case.protocol
     assert fg.verify(home / "certificates", case.model, case.rows)
     assert fg.Certificates.load(home / "certificates").table.equals(certs.table)
@@ -142,7 +142,7 @@ def test_verdicts_of_a_gate_are_counted_and_kept(tracking, certs, tmp_path) -> N
 def test_a_report_of_ones_own_is_logged(tracking, certs, case, tmp_path) -> None:
     report = fg.Report.of(certs, name="credit", rows=case.rows, by=["age:30"], min_confidence=0.7)
     run_id = fg.log_audit(certs, report=report)
-    assert download(tracking, run_id, "fragility/report.html", tmp_path).read_text() == report.html
+    assert download(tracking, run_id, "fragility/report.html", tmp_path).read_text() == report.to_html()
     sure = int((np.asarray(certs.table.column("confidence")) >= 0.7).sum())
     data = read_run(tracking, run_id)
     assert data.metrics["fragility/confident_rows"] == sure and data.params["fragility/min_confidence"] == "0.7"

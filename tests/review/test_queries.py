@@ -22,6 +22,7 @@ from fragility.apps.review.rows import to_filterable
 from fragility.apps.review.store import Store
 from fragility.apps.review.views import PAGE_ROWS, FilterError, View, ViewError
 from fragility.audits.manifest import manifest_text
+from fragility.base.canonical import digest_bytes
 from fragility.base.errors import CertificateError, DataError
 from fragility.evidence.replacements import value_text
 
@@ -322,7 +323,7 @@ def test_an_audit_in_many_parts_is_one_queue(audited, bench, tmp_path):
     files: dict[str, str] = {}
     for start in range(0, len(rows), 77):
         pq.write_table(rows.slice(start, 77), folder / "part.parquet")
-        digest = fg.canonical.digest_bytes((folder / "part.parquet").read_bytes())
+        digest = digest_bytes((folder / "part.parquet").read_bytes())
         name = part_name(whole.name, start // 77, digest)
         (folder / "part.parquet").rename(folder / name)
         files[name] = digest
