@@ -36,7 +36,7 @@ from sklearn.pipeline import make_pipeline
 
 import fragility as fg
 from fragility.analysis.hardening.assessment import assess_model
-from fragility.analysis.ranking.predictive import predictive_metrics
+from fragility.analysis.ranking.metrics import predictive_metrics
 from fragility_paper.data import DATASETS as ALL_DATASETS
 from fragility_paper.data import load, preprocessing, split
 from fragility_paper.models import model_spec

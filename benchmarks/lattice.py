@@ -26,7 +26,7 @@ from sklearn.impute import SimpleImputer
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from fragility.base.bundled import load_credit_g
+from fragility.base.libraries import load_credit_g
 from fragility.engines.choice import prepare_answers
 from fragility.engines.kernels.compiling import THREADS
 from fragility.engines.lattice.whole import WholeLattice, find_lattice

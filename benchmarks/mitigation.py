@@ -23,8 +23,7 @@ import numpy as np
 from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import Pipeline
 
-from fragility.analysis.ranking.metrics import bootstrap_mean, paired_bootstrap
-from fragility.analysis.ranking.predictive import negative_log_likelihood
+from fragility.analysis.ranking.metrics import bootstrap_mean, negative_log_likelihood, paired_bootstrap
 from fragility.analysis.resmlp import FragilityPenalty, ResMLPClassifier
 from fragility.auditing.pipeline import audit
 from fragility.models import Model

@@ -38,7 +38,7 @@ from fragility.apps.serving.entries import LogEntry
 from fragility.apps.serving.log import SealingRules, ServingLog
 from fragility.apps.watching.events import EventBatch, cut_by_day, find_outside, find_repeats, lay_out_log, make_batch
 from fragility.apps.watching.following import LOOK_ROWS, Follower, FollowSettings
-from fragility.deciding.standins import fill_column, find_standins
+from fragility.deciding.decisions import fill_column, find_standins
 from fragility.protocol import bind
 
 RESULTS = Path(__file__).with_name("results") / "watch.json"

@@ -25,7 +25,7 @@ from fragility.analysis.calibration import (
     global_temperature,
     scaled_probabilities,
 )
-from fragility.analysis.ranking.predictive import brier_score, expected_calibration_error, negative_log_likelihood
+from fragility.analysis.ranking.metrics import brier_score, expected_calibration_error, negative_log_likelihood
 from fragility.auditing.pipeline import audit
 from fragility.base.errors import DataError, ModelError
 from fragility.protocol import Protocol

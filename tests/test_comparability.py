@@ -12,7 +12,7 @@ from fragility.audits.comparison import (
     differences_in_stress,
     list_differences,
 )
-from fragility.models.decision import Decision
+from fragility.models.outputs import Decision
 
 
 def protocol(**declared):

@@ -31,7 +31,7 @@ from fragility.engines.blackbox import trace_blackbox
 from fragility.engines.choice import NATIVE
 from fragility.engines.engine import Engine
 from fragility.models import Decision, Model
-from fragility.models.decision import label_indices
+from fragility.models.outputs import label_indices
 from fragility.protocol import Protocol, bind
 
 DATASETS = ("credit_g", "adult", "credit_g_property")

@@ -186,7 +186,7 @@ def test_the_first_figure_leaves_the_settings_that_its_backend_makes(tmp_path):
     )
     script = """
 import matplotlib, numpy as np
-from fragility.pages.figure import ReliabilityDisplay
+from fragility.pages.drawing import ReliabilityDisplay
 display = ReliabilityDisplay(["a", "b"], [3.0, 1.0], 4.0, 10, "each group fails with rate 0.1").plot()
 assert matplotlib.get_backend() == "module://shown", matplotlib.get_backend()
 assert matplotlib.is_interactive() and matplotlib.rcParams["figure.dpi"] == 72

@@ -5,9 +5,9 @@ from dataclasses import fields, replace
 import pytest
 
 import fragility.analysis.ranking.comparison
-import fragility.analysis.ranking.predictive
+import fragility.analysis.ranking.metrics
 import fragility.audits
-from fragility.pages.saving import NanEqual
+from fragility.pages.results import NanEqual
 
 REPORTS = list({report.__name__: report for report in NanEqual.__subclasses__()}.values())
 

@@ -28,7 +28,7 @@ from fragility.audits import Certificates, IntervalsDeclaration
 from fragility.audits.integrity import check_integrity
 from fragility.base.errors import CertificateError, DataError, ProtocolError
 from fragility.blocks.intervals.making import intervals_block
-from fragility.pages.wording import BRACKETED, EXACT, MISSING
+from fragility.pages.terms import BRACKETED, EXACT, MISSING
 from fragility.protocol import bind
 from fragility.questions.modes.stability import StabilityInterval, describe_intervals
 from fragility.verification.outcome import Verification

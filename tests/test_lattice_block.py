@@ -24,7 +24,7 @@ from fragility.base import libraries
 from fragility.base.errors import CertificateError, DataError
 from fragility.blocks.lattice.making import declare_lattice, lattice_of_rows
 from fragility.blocks.lattice.values import LatticeClaims
-from fragility.pages.wording import MINIMUM, NONE_AT_ALL, UNDECIDED, UPPER_BOUND
+from fragility.pages.terms import MINIMUM, NONE_AT_ALL, UNDECIDED, UPPER_BOUND
 from fragility.protocol import bind
 from fragility.questions.search import find_failing_sets
 from fragility.verification.outcome import Verification

@@ -54,14 +54,14 @@ LAZY = OPTIONAL | {
     "skops",
 }  # slow to import, and not needed by most commands
 MAY_IMPORT_TORCH = {"engines.neural", "engines.neural_states", "analysis.resmlp.network"}
-MAY_NAME_TORCH = MAY_IMPORT_TORCH | {"models.links", "models.torch_files"}  # inside a function: torch modules
+MAY_NAME_TORCH = MAY_IMPORT_TORCH | {"models.outputs", "models.loading"}  # inside a function: torch modules
 MAY_NAME_A_PLATFORM = {"ray": {"auditing.ray"}, "pyspark": {"auditing.spark"}, "py4j": {"auditing.spark"}}
-MAY_NAME_A_PLATFORM |= {"mlflow": {"models.mlflow_store", "integrations.mlflow_evaluator"}}
+MAY_NAME_A_PLATFORM |= {"mlflow": {"models.mlflow_models", "integrations.mlflow_evaluator"}}
 MAY_IMPORT_MLFLOW = {"integrations.mlflow_evaluator"}  # loaded by MLflow itself, through its entry point
 MAY_IMPORT_NUMBA = {"engines.kernels.compiling"}
 # A web framework, DuckDB; loaded by one command.
-MAY_IMPORT_WEB = {f"apps.review.{name}" for name in ("app", "case_desk", "desk", "queries")}
-MAY_IMPORT_WEB |= {"apps.server", "apps.serving.app", "apps.serving.metrics"}  # and Prometheus
+MAY_IMPORT_WEB = {f"apps.review.{name}" for name in ("app", "cases", "desk", "queries")}
+MAY_IMPORT_WEB |= {"apps.server", "apps.serving.app", "apps.serving.batching"}  # and Prometheus
 # Loaded by functions of the engine, since they load numba.
 LOADED_WHEN_USED = {"engines.kernels", *(f"engines.trees.{name}" for name in ("scoring", "values", "pieces", "tables"))}
 LOADED_WHEN_USED |= {"engines.wrapped.members"}
@@ -208,7 +208,7 @@ def loaded_by(code: str) -> set[str]:
     return set(done.stderr.splitlines()[-1].split())
 
 
-@pytest.mark.parametrize("module", ["fragility", "fragility.base.bundled", "fragility.cli", "fragility.__main__"])
+@pytest.mark.parametrize("module", ["fragility", "fragility.base.libraries", "fragility.cli", "fragility.__main__"])
 def test_importing_the_package_and_the_command_line_is_cheap(module):
     loaded = loaded_by(f"import {module}")
     assert "fragility" in loaded and not loaded & SLOW

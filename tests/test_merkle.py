@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fragility.base.merkle import (
+from fragility.base.canonical import (
     BLOCK,
     hashed_leaves,
     inclusion_proof,

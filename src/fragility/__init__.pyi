@@ -3,7 +3,7 @@ from .auditing.auditor import Auditor as Auditor
 from .auditing.baselines import compare_baselines as compare_baselines
 from .auditing.files import audit_files as audit_files
 from .auditing.pipeline import audit as audit
-from .base.bundled import load_credit_g as load_credit_g
+from .base.libraries import load_credit_g as load_credit_g
 from .analysis.calibration import FragilityCalibratedClassifier as FragilityCalibratedClassifier
 from .audits import Certificates as Certificates, open_audit as open_audit
 from .deciding import Guard as Guard, evaluate_missing as evaluate_missing
@@ -17,7 +17,7 @@ from .base.errors import (
 )
 from .evidence.modes import FailureModes as FailureModes
 from .gate import Gate as Gate, Rule as Rule
-from .analysis.hardening.choice import choose_rate as choose_rate
+from .analysis.hardening.classifier import choose_rate as choose_rate
 from .analysis.hardening.classifier import HardenedClassifier as HardenedClassifier
 from .analysis.hardening.training import harden as harden
 from .integrations.mlflow_logging import log_audit as log_audit

@@ -27,7 +27,8 @@ from fragility.base.errors import CertificateError, EngineError
 from fragility.blocks.choice import RowChoice
 from fragility.blocks.lattice import making as _lattice
 from fragility.blocks.lattice import values as lattice
-from fragility.pages.wording import NOT_SEARCHED, ONE_WAY
+from fragility.pages.terms import NOT_SEARCHED
+from fragility.pages.wording import ONE_WAY
 
 audit_files = partial(fg.audit_files, other_baselines=False)  # their tests are in test_dependence
 pytest.importorskip("numba")

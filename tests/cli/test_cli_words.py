@@ -21,7 +21,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 
 import fragility as fg
-from fragility.analysis.ranking.predictive import class_codes
+from fragility.analysis.ranking.metrics import class_codes
 from fragility.analysis.segments import read_by
 from fragility.base.errors import PYTHON_OBJECT, Advice
 from fragility.cli import app

@@ -14,7 +14,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import fragility as fg
-from fragility.analysis.hardening.choice import RateChoice, RateOutcome
+from fragility.analysis.hardening.classifier import RateChoice, RateOutcome
 
 
 @pytest.fixture(scope="module")

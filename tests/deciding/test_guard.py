@@ -22,7 +22,8 @@ from sklearn.preprocessing import OneHotEncoder, QuantileTransformer, StandardSc
 
 import fragility as fg
 from fragility.base.errors import EvidenceError
-from fragility.deciding import changing, decisions, hanging
+from fragility.deciding import changing, decisions
+from fragility.deciding import guard as guarding
 from fragility.evidence.modes import weigh_values
 
 CASES = [("lightgbm", "transformed"), ("logistic", "transformed"), ("mlp", "transformed"), ("lightgbm", "raw")]
@@ -193,7 +194,7 @@ def test_a_fork_in_the_middle_of_a_check_leaves_nothing_held(strict, monkeypatch
         forked.wait(60)
         return own(*given)
 
-    for module, name in ((hanging, "find_lattice"), (decisions, "find_standins")):
+    for module, name in ((guarding, "find_lattice"), (decisions, "find_standins")):
         monkeypatch.setattr(module, name, partial(wait, getattr(module, name)))
         begun.clear()
         forked.clear()
@@ -214,8 +215,8 @@ def test_a_fork_in_the_middle_of_a_check_leaves_nothing_held(strict, monkeypatch
 
 
 def test_forms_that_take_turns_are_held_ready(case, monkeypatch):
-    own, made = hanging.find_lattice, []
-    monkeypatch.setattr(hanging, "find_lattice", lambda *given: made.append(1) or own(*given))
+    own, made = guarding.find_lattice, []
+    monkeypatch.setattr(guarding, "find_lattice", lambda *given: made.append(1) or own(*given))
     fresh = fg.Guard(case.model, fg.Protocol.fit(case.model, case.X_train, catalogue=4))
     table = case.X_test[:1].astype({"duration": float})
     for _ in range(3):

@@ -26,7 +26,7 @@ from fragility.base.errors import DataError, EngineError
 from fragility.engines.lattice import whole
 from fragility.engines.lattice.additive import FlipRule, LinearLattice
 from fragility.engines.lattice.trees import TreeLattice
-from fragility.pages.wording import MINIMUM, NONE_AT_ALL, UNDECIDED, UPPER_BOUND, none_up_to
+from fragility.pages.terms import MINIMUM, NONE_AT_ALL, UNDECIDED, UPPER_BOUND, none_up_to
 from fragility.protocol import bind
 from fragility.questions.search.found import NOT_COUNTED
 

@@ -95,7 +95,7 @@ def test_a_checkpoint_is_read_natively_and_verifies(data, checkpoint) -> None:
     "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
 )
 def test_every_kind_of_checkpoint_agrees_with_gtil_at_every_state(data, name: str) -> None:
-    from fragility.models.treelite_model import TreeliteClassifier
+    from fragility.models.loading import TreeliteClassifier
 
     rows, labels = data
     rows = np.nan_to_num(rows) if name.startswith("boosting") else rows

@@ -17,10 +17,9 @@ import fragility as fg
 from fragility.apps.guards import Sessions
 from fragility.apps.review.app import create_app
 from fragility.apps.review.desk import Workbench
-from fragility.apps.review.missing import ChangeSearch
 from fragility.apps.review.queries import CaseIndex
 from fragility.apps.review.rows import WhatIf, match_rows
-from fragility.apps.review.stability import StabilitySearch
+from fragility.apps.review.searches import ChangeSearch, StabilitySearch
 from fragility.apps.review.store import Store
 
 HOST, PORT = "review-of-these-tests.localhost", 8808

@@ -19,12 +19,12 @@ import fragility as fg
 from fragility.base.canonical import canonical_bytes
 from fragility.base.errors import CertificateError
 from fragility.packing.archive import describe_files, list_files
-from fragility.packing.figures import PackFigure, SourceReader
-from fragility.packing.guidance import FRAMEWORKS, QUESTIONS, find_answers
-from fragility.packing.packing import _decode_floats, _sign_pack
+from fragility.packing.pages import FRAMEWORKS, QUESTIONS, find_answers
+from fragility.packing.sources import PackFigure, SourceReader
+from fragility.packing.writing import _decode_floats, _sign_pack
 from fragility.parity import ModelParity
 from fragility.questions.reliability.outcomes import FailureProbability
-from fragility.trust.keys import load_private_key
+from fragility.trust.signing import load_private_key
 
 LEFT_OUT = ("pack.json", "signature.dsse.json")
 

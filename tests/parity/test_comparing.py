@@ -16,7 +16,7 @@ from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
 from sklearn.tree import DecisionTreeClassifier
 
 import fragility as fg
-from fragility.parity.counting import Histogram
+from fragility.parity.states import Histogram
 
 COUNTS = ("states", "differing", "labels", "ties", "only_a", "only_b", "neither", "outside")
 

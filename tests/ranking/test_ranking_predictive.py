@@ -17,7 +17,7 @@ from sklearn.metrics import (
     roc_auc_score,
 )
 
-from fragility.analysis.ranking.predictive import (
+from fragility.analysis.ranking.metrics import (
     brier_score,
     class_codes,
     expected_calibration_error,

@@ -27,8 +27,8 @@ from small_audits import CLASSES, declared_model, small_audit, small_labels, who
 
 import fragility as fg
 from fragility.base.errors import DataError
-from fragility.pages.rendering import escape_markdown, escape_paragraph
-from fragility.pages.wording import GLOSSARY
+from fragility.pages.sections import escape_markdown, escape_paragraph
+from fragility.pages.terms import GLOSSARY
 from fragility.report import is_report, save_beside, verify_command
 
 GOLDEN = Path(__file__).parent / "golden"

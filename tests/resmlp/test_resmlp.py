@@ -139,7 +139,7 @@ def test_twins_degrade_the_declared_number_of_groups_by_the_declared_severity(se
     stress = net.EvidenceStress(
         column_group, np.full(2 * n_groups, 5.0), min_groups=least, max_groups=least + more, min_severity=0.2
     )
-    twin = net.TwinMaker(stress, torch.Generator().manual_seed(seed), torch.float64)
+    twin = net.BatchTwins(stress, torch.Generator().manual_seed(seed), torch.float64)
     x = torch.zeros(40, 2 * n_groups, dtype=torch.float64)
     moved = twin(x).numpy() / 5.0
     assert np.array_equal(moved[:, :n_groups], moved[:, n_groups:])  # a group's columns move together
@@ -152,7 +152,7 @@ def test_twins_degrade_the_declared_number_of_groups_by_the_declared_severity(se
 
 def test_every_number_of_groups_and_every_group_is_drawn_about_equally_often():
     stress = net.EvidenceStress(np.arange(5), np.ones(5))
-    severity = net.TwinMaker(stress, torch.Generator().manual_seed(1)).group_severity(20_000).numpy()
+    severity = net.BatchTwins(stress, torch.Generator().manual_seed(1)).group_severity(20_000).numpy()
     counts = np.bincount((severity > 0).sum(axis=1), minlength=4) / 20_000
     np.testing.assert_allclose(counts, [0, 1 / 3, 1 / 3, 1 / 3], atol=0.02)
     np.testing.assert_allclose((severity > 0).mean(axis=0), 0.4, atol=0.02)
@@ -578,7 +578,7 @@ for name, folder in (("fragility", sys.argv[1]), ("fragility.analysis.resmlp", s
     sys.modules[name].__path__ = [folder]
 core = importlib.import_module("fragility.analysis.resmlp.network")
 x = np.random.default_rng(0).normal(size=(200, 4)).astype(np.float32)
-rows = core.Rows(x, (x[:, 0] > 0).astype(np.int64))
+rows = core.NetworkRows(x, (x[:, 0] > 0).astype(np.int64))
 stress = core.EvidenceStress(np.array([0, 0, 1, 1]), x.mean(axis=0))
 shape, plan = core.NetworkShape(4, 2, 8, 1), core.TrainingPlan(max_epochs=2)
 print(core.train_network(rows, shape, plan, validation=rows, stress=stress).best_epoch)

@@ -14,9 +14,9 @@ from workbench import ADDRESS, HOST, PORT, keys, reviewer, saved_audit, stranger
 
 import fragility as fg
 from fragility.apps.guards import Sessions
+from fragility.apps.review.app import open_workbench
 from fragility.apps.review.history import escape_formulas
 from fragility.apps.review.pages import STEPS, tell_story
-from fragility.apps.review.serving import open_workbench
 from fragility.base.errors import CertificateError
 
 
@@ -437,7 +437,7 @@ def test_what_was_decided_meanwhile_stops_a_decision_about_many(ana, ben, bench)
 
 
 def test_more_cases_than_can_be_ticked_are_named_all_at_once(ana, ben, bench, monkeypatch):
-    monkeypatch.setattr("fragility.apps.review.case_desk.MOST_TICKED", 10)
+    monkeypatch.setattr("fragility.apps.review.desk.MOST_TICKED", 10)
     page = ana.get("/bulk?budget=all").text
     count = int(re.search(r"all (\d+) cases</button>", page)[1])
     assert count > 10 == len(listed(page)) and boxes(page) == [] and f"The first 10 of {count}" in page

@@ -17,10 +17,10 @@ from workbench import Audit, keys, reviewer, saved_audit, stranger, workbench
 
 import fragility as fg
 from fragility.apps.review.queries import CaseIndex
-from fragility.apps.review.stability import SearchTooLongError, StabilitySearch, show_fields
+from fragility.apps.review.searches import SearchTooLongError, StabilitySearch, show_fields
 from fragility.apps.review.views import View
 from fragility.base.errors import DataError
-from fragility.pages.wording import BRACKETED, MODE_WORDS
+from fragility.pages.terms import BRACKETED, MODE_WORDS
 from fragility.questions.modes.intervals import intervals_of_rows
 from fragility.questions.modes.stability import Flip, StabilityInterval
 
@@ -209,8 +209,8 @@ def test_nobody_waits_for_a_long_search_and_it_is_given_up(bench, monkeypatch):
         go_on.wait(WAIT)
         return intervals_of_rows(rows, protocol, **given)
 
-    monkeypatch.setattr("fragility.apps.review.stability.intervals_of_rows", slowly)
-    monkeypatch.setattr("fragility.apps.review.case_desk.PATIENCE", 0.05)
+    monkeypatch.setattr("fragility.apps.review.searches.intervals_of_rows", slowly)
+    monkeypatch.setattr("fragility.apps.review.desk.PATIENCE", 0.05)
     ana = reviewer(bench, "Ana")
     case = f"/case/{keys(ana.get('/queue?budget=all&confident=0').text)[0]}"
     assert ana.get(f"{case}/fields").status_code == 202
@@ -223,7 +223,7 @@ def test_nobody_waits_for_a_long_search_and_it_is_given_up(bench, monkeypatch):
         short.find(0, WAIT)
     short._longest = WAIT
     assert short.find(0, WAIT)  # what failed is tried again
-    monkeypatch.setattr("fragility.apps.review.searching.KEPT", 2)
+    monkeypatch.setattr("fragility.apps.review.searches.KEPT", 2)
     for place in range(4):
         short.find(place, WAIT)
     assert list(short._found) == [2, 3]
@@ -231,7 +231,7 @@ def test_nobody_waits_for_a_long_search_and_it_is_given_up(bench, monkeypatch):
 
 def test_names_from_data_are_text_in_fields_too(hostile, tmp_path, monkeypatch):
     asked = partial(intervals_of_rows, engine="blackbox")  # compiles nothing
-    monkeypatch.setattr("fragility.apps.review.stability.intervals_of_rows", asked)
+    monkeypatch.setattr("fragility.apps.review.searches.intervals_of_rows", asked)
     with workbench(hostile, tmp_path / "review.sqlite") as bench:
         eve = reviewer(bench, "Eve")
         case = f"/case/{keys(eve.get('/queue?budget=all&confident=0').text)[0]}"

@@ -7,7 +7,7 @@ import pytest
 from workbench import ADDRESS, HOST, PORT, keys, reviewer, stranger, workbench
 
 from fragility.apps.guards import BODY_LIMIT, HEADERS, Sessions, random_host, split_token
-from fragility.apps.review.serving import LOOPBACK, Place, listen
+from fragility.apps.review.app import LOOPBACK, Place, listen
 from fragility.apps.review.views import View
 from fragility.apps.server import AddressError
 

@@ -18,7 +18,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from workbench import Audit, Client, reviewer, saved_audit, started, stranger, workbench
 
 import fragility as fg
-from fragility.apps.review.missing import ChangeSearch
+from fragility.apps.review.searches import ChangeSearch
 from fragility.apps.review.views import View
 from fragility.models.loading import skops_bytes
 from fragility.pages.wording import write_percent
@@ -175,7 +175,7 @@ def test_a_protocol_without_values_is_told(tmp_path):
 
 
 def test_nobody_waits_for_a_model_that_is_busy(bench, monkeypatch):
-    monkeypatch.setattr("fragility.apps.review.case_desk.PATIENCE", 0.05)
+    monkeypatch.setattr("fragility.apps.review.desk.PATIENCE", 0.05)
     ana, case, go_on, has_it = reviewer(bench, "Ana"), case_of(bench, 0), threading.Event(), threading.Event()
 
     def hold():

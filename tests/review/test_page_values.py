@@ -1,7 +1,7 @@
 """What single values of a page say."""
 
 from fragility.apps.review.pages import _list_losses
-from fragility.pages.wording import LOSS_NAMES
+from fragility.pages.terms import LOSS_NAMES
 
 
 def test_a_loss_of_nothing_keeps_its_words_and_leaves_those_of_the_others():

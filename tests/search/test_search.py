@@ -10,7 +10,7 @@ import pipelines
 import pytest
 
 from fragility.base.errors import ProtocolError
-from fragility.pages.wording import MINIMUM, NONE_AT_ALL, UNDECIDED, none_up_to
+from fragility.pages.terms import MINIMUM, NONE_AT_ALL, UNDECIDED, none_up_to
 from fragility.protocol import Protocol, bind
 from fragility.questions.search import (
     failing_sets_of_rows,

@@ -53,7 +53,7 @@ def case() -> Case:
 
 @pytest.fixture(scope="session")
 def answering(case):
-    from fragility.apps.serving.answering import Answering
+    from fragility.apps.serving.requests import Answering
 
     made = Answering(fg.Model.wrap(case.model), case.protocol)
     return made, made.warm_up()

@@ -17,10 +17,9 @@ from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
 
 import fragility as fg
 from fragility.apps.guards import RequestError
-from fragility.apps.serving.answering import Answering
+from fragility.apps.serving.app import describe_api
 from fragility.apps.serving.log import ServingLog, list_audits, read_events
-from fragility.apps.serving.pages import describe_api
-from fragility.apps.serving.requests import RequestReader, example_row
+from fragility.apps.serving.requests import Answering, RequestReader, example_row
 from fragility.auditing.auditor import Auditor
 from fragility.base.errors import ProtocolError
 

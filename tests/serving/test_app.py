@@ -18,11 +18,10 @@ from hypothesis import strategies as st
 
 import fragility as fg
 from fragility.apps.guards import RequestError
-from fragility.apps.serving.answering import AnsweredRows
 from fragility.apps.serving.batching import Batcher, BatchRules
-from fragility.apps.serving.journal import JournalError
+from fragility.apps.serving.entries import JournalError
 from fragility.apps.serving.log import SealingRules, list_audits, read_events
-from fragility.apps.serving.requests import RequestReader
+from fragility.apps.serving.requests import AnsweredRows, RequestReader
 from fragility.apps.serving.sealing import SealedAudit
 
 pytest.importorskip("prometheus_client", reason="the extra `serve` is not installed")
@@ -462,7 +461,7 @@ def test_times_do_not_go_back_after_a_restart(case, serve, answering, tmp_path, 
         def now(cls, tz=None):
             return shown[0]
 
-    monkeypatch.setattr("fragility.apps.serving.answering.dt.datetime", Clock)
+    monkeypatch.setattr("fragility.apps.serving.requests.dt.datetime", Clock)
     with serve(tmp_path / "log") as (client, _):
         assert client.post("/v1/certify", json={"row": case.rows[1]}).json()["time"] == first
         # A clock that is behind by more was wrong before: what follows is not dated by it for years.

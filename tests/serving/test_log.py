@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 
 import fragility as fg
 from fragility.apps.serving import sealing
-from fragility.apps.serving.entries import LogEntry, LogSchemas
-from fragility.apps.serving.journal import START, JournalError, LogJournal, read_journal
+from fragility.apps.serving.entries import START, JournalError, LogEntry, LogJournal, LogSchemas, read_journal
 from fragility.apps.serving.log import SealingRules, ServingLog, list_audits, read_events, read_log
 from fragility.base.errors import CertificateError, DataError, ProtocolError
 from fragility.base.files import write_bytes

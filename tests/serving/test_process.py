@@ -30,7 +30,7 @@ pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 uvicorn = pytest.importorskip("uvicorn", reason="the extra `serve` is not installed")
 
 from fragility.apps.server import Connection  # noqa: E402
-from fragility.apps.serving.server import listen  # noqa: E402
+from fragility.apps.serving.app import listen  # noqa: E402
 
 TOKEN = "a-token-of-32-letters-and-digits"
 

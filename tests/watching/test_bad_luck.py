@@ -167,7 +167,7 @@ def test_a_reference_that_cannot_be_kept_is_told(tmp_path, monkeypatch):
     def fail(*_):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("fragility.apps.watching.references.write_text", fail)
+    monkeypatch.setattr("fragility.apps.watching.following.write_text", fail)
     found = fg.watch(write_log(tmp_path / "log", days=4, rows=40), reference_days=2)
     assert "which cannot be kept in" in found.notes[-1] and "Permission denied" in found.notes[-1]
 

@@ -25,8 +25,8 @@ from fragility.apps.watching.events import (
     group_fields,
     spread_lists,
 )
+from fragility.apps.watching.findings import LossTable, count_single_losses, tabulate_losses
 from fragility.apps.watching.following import LOOK_ROWS
-from fragility.apps.watching.losing import LossTable, count_single_losses, tabulate_losses
 from fragility.base.errors import CertificateError
 
 

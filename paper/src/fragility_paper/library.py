@@ -14,18 +14,16 @@ from fragility.analysis.ranking.metrics import (
     auroc,
     better_direction,
     bootstrap_mean,
+    brier_score,
     capture_at,
+    expected_calibration_error,
     false_confidence_captured,
+    negative_log_likelihood,
     paired_bootstrap,
+    predictive_metrics,
     quantile_interval,
     ranking_state,
     resampled_aurocs,
-)
-from fragility.analysis.ranking.predictive import (
-    brier_score,
-    expected_calibration_error,
-    negative_log_likelihood,
-    predictive_metrics,
 )
 from fragility.analysis.ranking.scores import (
     CERTIFICATE_SCORES,
@@ -54,7 +52,7 @@ from fragility.evidence.agreement import original_class
 from fragility.evidence.groups import merged_fields
 from fragility.evidence.modes import values_frame
 from fragility.evidence.rows import input_row_digests
-from fragility.pages.saving import NanEqual
+from fragility.pages.results import NanEqual
 from fragility.protocol import bind
 from fragility.questions.modes.losses import ModeLosses, losses_of_rows
 from fragility.questions.search import FailingSets, failing_sets_of_rows

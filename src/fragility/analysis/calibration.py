@@ -24,7 +24,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.utils.validation import check_is_fitted
 
-from fragility.analysis.ranking.predictive import (
+from fragility.analysis.ranking.metrics import (
     brier_score,
     check_probabilities,
     class_codes,
@@ -38,7 +38,7 @@ from fragility.base.errors import DataError, ModelError
 from fragility.base.text import BriefRepr, align_columns, format_number
 from fragility.evidence.rows import read_model_rows
 from fragility.models import ClassLabel, Model
-from fragility.pages.saving import JsonFile, TabularReport
+from fragility.pages.results import JsonFile, TabularReport
 from fragility.protocol import Protocol
 from fragility.scores import pseudo_logits, softmax_probabilities
 

@@ -15,12 +15,11 @@ from numpy.typing import ArrayLike
 
 from fragility.analysis.calibration import FRAGILE_SHARE, check_rows, class_columns, fragile_rows
 from fragility.analysis.policy import ReviewPolicy
-from fragility.analysis.ranking.predictive import BINS, ReliabilityCurve, reliability_curve
+from fragility.analysis.ranking.metrics import BINS, ReliabilityCurve, reliability_curve
 from fragility.audits import Certificates
 from fragility.base.errors import DataError
 from fragility.models import ClassLabel
-from fragility.pages.curve import MarginCurve, draw_curve_axes
-from fragility.pages.figure import BLUE, GREY, ORANGE, RED, Display
+from fragility.pages.drawing import BLUE, GREY, ORANGE, RED, Display, MarginCurve, draw_curve_axes
 from fragility.pages.wording import name_score, write_count
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ from fragility.base.files import parse_json
 from fragility.base.ids import IdSpan, check_same_rows, places_by_id, say_unlabelled
 from fragility.base.schemas import Count, Limit, Share, read_document, show_value, write_document
 from fragility.base.text import BriefRepr
-from fragility.pages.saving import JsonFile
+from fragility.pages.results import JsonFile
 from fragility.pages.wording import (
     describe_guarantee,
     describe_other_scores,

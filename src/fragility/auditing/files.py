@@ -49,10 +49,9 @@ from fragility.audits.integrity import check_integrity
 from fragility.audits.manifest import BLOCKS, AuditedRows, ComparedBaselines
 from fragility.audits.parts import PART_ROWS, read_columns
 from fragility.base.arrays import DEFAULT_BYTE_BUDGET
-from fragility.base.canonical import combine_digests, digest_bytes
+from fragility.base.canonical import DIGEST_BYTES, combine_digests, digest_bytes
 from fragility.base.errors import CertificateError, DataError, FragilityError
 from fragility.base.ids import KEY_BYTES, SeenIds
-from fragility.base.merkle import DIGEST_BYTES
 from fragility.base.progress import Report, progress_bar
 from fragility.blocks.claims import Extent
 from fragility.blocks.intervals.making import WantedIntervals, intervals_block, no_intervals

@@ -25,10 +25,9 @@ from typing import Any, TypeAlias
 from fragility.auditing.parts import MadePart, PartRecord
 from fragility.audits.folder import WORK_FOLDER
 from fragility.audits.manifest import place_text
-from fragility.base.canonical import digest_bytes
+from fragility.base.canonical import DIGEST_BYTES, digest_bytes, packed_root
 from fragility.base.errors import Advice, CertificateError, DataError
 from fragility.base.files import AUDIT_FILE, force_to_disk, parse_json, sweep_parts, write_bytes
-from fragility.base.merkle import DIGEST_BYTES, packed_root
 from fragility.blocks.claims import digest_text
 from fragility.engines.trace import HandedOver
 

@@ -25,10 +25,9 @@ from threadpoolctl import threadpool_limits
 
 from fragility.auditing.certifying import PartAuditor, TracedRows
 from fragility.audits.parts import encode_part, part_name
-from fragility.base.canonical import combine_digests, digest_bytes
+from fragility.base.canonical import DIGEST_BYTES, combine_digests, digest_bytes
 from fragility.base.errors import ClusterError, DataError, FragilityError
 from fragility.base.ids import id_keys
-from fragility.base.merkle import DIGEST_BYTES
 from fragility.blocks.baselines.comparison import COMPARED_CLAIMS, choose_compared
 from fragility.blocks.choice import RowChoice, with_content
 from fragility.blocks.claims import Extent, schema_of

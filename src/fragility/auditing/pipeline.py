@@ -17,9 +17,8 @@ from fragility.audits import Certificates
 from fragility.audits.manifest import AuditedRows
 from fragility.audits.parts import PART_ROWS
 from fragility.base.arrays import DEFAULT_BYTE_BUDGET
-from fragility.base.canonical import combine_digests
+from fragility.base.canonical import combine_digests, hashed_leaves
 from fragility.base.errors import ProtocolError
-from fragility.base.merkle import hashed_leaves
 from fragility.base.progress import progress_bar
 from fragility.blocks.choice import with_content
 from fragility.blocks.intervals.making import WantedIntervals, declare_intervals, intervals_block

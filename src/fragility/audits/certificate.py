@@ -13,8 +13,7 @@ from fragility.blocks.intervals.values import IntervalsDeclaration, intervals_of
 from fragility.blocks.lattice.values import FAILURE_FIELDS, LatticeDeclaration
 from fragility.blocks.modes import ModeCost, ModesDeclaration, costs_of_row
 from fragility.models import ClassLabel
-from fragility.pages.curve import MarginCurve, draw_curve_svg, draw_curve_text
-from fragility.pages.svg import draw_table, escape, put_side_by_side
+from fragility.pages.drawing import MarginCurve, draw_curve_svg, draw_curve_text, draw_table, escape, put_side_by_side
 from fragility.pages.wording import (
     describe_curve,
     describe_failure,

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from fragility.base.arrays import Booleans, Floats, Integers
 from fragility.blocks.lattice.values import LatticeDeclaration
-from fragility.pages.wording import MINIMUM, NONE_AT_ALL, none_up_to
+from fragility.pages.terms import MINIMUM, NONE_AT_ALL, none_up_to
 from fragility.protocol import Protocol
 from fragility.scores import EARLY
 

@@ -21,10 +21,10 @@ from fragility.audits.audit import Audit
 from fragility.audits.manifest import Manifest, check_words, identical
 from fragility.audits.stored import open_audit
 from fragility.base.arrays import Floats, Integers
+from fragility.base.canonical import packed_root
 from fragility.base.errors import CertificateError, ProtocolError, VerificationError
 from fragility.base.ids import id_keys
 from fragility.base.libraries import VERSIONED
-from fragility.base.merkle import packed_root
 from fragility.base.schemas import is_digest
 from fragility.blocks.baselines.comparison import COMPARED_CLAIMS, check_comparison, choose_compared
 from fragility.blocks.block import BlockDeclaration

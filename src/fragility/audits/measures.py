@@ -25,7 +25,7 @@ from fragility.base.canonical import is_missing
 from fragility.base.ids import RowLabels
 from fragility.blocks.lattice.values import LatticeDeclaration
 from fragility.blocks.modes import ModesDeclaration
-from fragility.pages.wording import MINIMUM, MODE_WORDS, NONE_AT_ALL, NOT_SEARCHED, UNDECIDED, UPPER_BOUND
+from fragility.pages.terms import MINIMUM, MODE_WORDS, NONE_AT_ALL, NOT_SEARCHED, UNDECIDED, UPPER_BOUND
 from fragility.protocol import Protocol
 from fragility.scores import EARLY
 
@@ -43,7 +43,7 @@ SCORES = {
     "common_loss": "common loss",
 }
 # Entries of a protocol that decide which states are asked and what counts as a flip, or that scale a score: two audits
-# compare by a measure if these are the same (`gate.scales` names and compares them).
+# compare by a measure if these are the same (`gate.rules` names and compares them).
 STATES = ("groups", "nominal", "decision", "reading", "resolution")
 MARGINS = (*STATES, "smoothing")
 EXPOSURE = (*MARGINS, "baseline", "depth", "operators", "severities", "exposure_weights")

@@ -51,8 +51,7 @@ from fragility.blocks.lattice.values import (
     with_block,
 )
 from fragility.blocks.modes import ModesClaims, ModesDeclaration, modes_context, with_modes
-from fragility.pages.curve import draw_curve_svg
-from fragility.pages.svg import draw_table, escape, put_side_by_side
+from fragility.pages.drawing import draw_curve_svg, draw_table, escape, put_side_by_side
 from fragility.pages.wording import describe_curve
 from fragility.protocol import Protocol
 

@@ -18,10 +18,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from fragility.audits.manifest import place_text
-from fragility.base.canonical import digest_bytes
+from fragility.base.canonical import DIGEST_BYTES, digest_bytes
 from fragility.base.errors import CertificateError, first_line
 from fragility.base.files import open_regular
-from fragility.base.merkle import DIGEST_BYTES
 from fragility.protocol import Protocol
 
 PART_ROWS = 50_000

@@ -16,7 +16,7 @@ from fragility.base.errors import CertificateError
 from fragility.base.ids import RowLabels
 from fragility.base.shares import Share, share_of
 from fragility.base.text import BriefRepr
-from fragility.pages.saving import NanEqual
+from fragility.pages.results import NanEqual
 
 EVERY = slice(None)
 

@@ -58,7 +58,7 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class ShareDifference:
     """A difference of two shares, the first minus the second, with its 95% interval.
 
     Attributes
@@ -94,25 +94,25 @@ def share_of(count: int, rows: int, z: float = Z95, *, unsettled: int = 0) -> Sh
     return Share(count, rows, lower, 1.0 if count == rows else (centre + spread) / scale, unsettled)
 
 
-def difference_of(one: Share, other: Share) -> Difference:
+def difference_of(one: Share, other: Share) -> ShareDifference:
     """Return the difference of two shares of different rows, with Newcombe's interval."""
     p1, p2 = one.value, other.value
     below = math.hypot(p1 - one.lower, other.upper - p2)
     above = math.hypot(one.upper - p1, p2 - other.lower)
-    return Difference(p1 - p2, p1 - p2 - below, p1 - p2 + above, paired=False)
+    return ShareDifference(p1 - p2, p1 - p2 - below, p1 - p2 + above, paired=False)
 
 
-def paired_difference(first_only: int, second_only: int, rows: int, z: float = Z95) -> Difference:
+def paired_difference(first_only: int, second_only: int, rows: int, z: float = Z95) -> ShareDifference:
     """Return the difference of two shares of the same rows, with Tango's interval.
 
     first_only, second_only: rows that have the property only the first or only the second time.
     """
     if rows == 0:
-        return Difference(float("nan"), -1.0, 1.0, paired=True)
+        return ShareDifference(float("nan"), -1.0, 1.0, paired=True)
     value = (first_only - second_only) / rows
     score = partial(_score, first_only, second_only, rows)
     lower = _crossing(lambda d: score(d) - z, -1.0, value)
-    return Difference(value, lower, _crossing(lambda d: score(d) + z, value, 1.0), paired=True)
+    return ShareDifference(value, lower, _crossing(lambda d: score(d) + z, value, 1.0), paired=True)
 
 
 def _score(b: int, c: int, n: int, difference: float) -> float:

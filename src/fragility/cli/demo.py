@@ -14,7 +14,8 @@ from fragility.cli.options import option
 from fragility.cli.outputs import plan_folder
 from fragility.cli.review import say_lacking_workbench
 from fragility.cli.terminal import note, note_command, out
-from fragility.pages.wording import MINIMUM, join_names
+from fragility.pages.terms import MINIMUM
+from fragility.pages.wording import join_names
 
 if TYPE_CHECKING:
     from fragility.cli.demo_audit import Demo

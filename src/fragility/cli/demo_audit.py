@@ -24,10 +24,10 @@ from fragility.auditing.baselines import compare_baselines
 from fragility.auditing.pipeline import audit
 from fragility.audits import AuditSummary, Certificate, Certificates
 from fragility.audits.folder import check_writable_folder
-from fragility.base.bundled import load_credit_g
 from fragility.base.canonical import digest_bytes
 from fragility.base.errors import CertificateError
 from fragility.base.files import MODEL, parse_json, write_bytes, write_text
+from fragility.base.libraries import load_credit_g
 from fragility.blocks.modes import MOST_CONFIDENT
 from fragility.models.loading import skops_bytes
 from fragility.protocol import Protocol

@@ -17,7 +17,7 @@ from fragility.cli.outputs import plan_files, save_result
 from fragility.cli.reading import take_given
 from fragility.cli.tables import Columns, field_names, note_unlabelled, read_rows, read_table
 from fragility.cli.terminal import err, note, say
-from fragility.pages.saving import TABLE_SUFFIXES, checked_suffix
+from fragility.pages.results import TABLE_SUFFIXES, checked_suffix
 
 if TYPE_CHECKING:
     from fragility.tables.formats import CsvFormat

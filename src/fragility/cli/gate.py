@@ -16,7 +16,7 @@ from fragility.cli.outputs import plan_files, save_result
 from fragility.cli.reading import open_rows, read_labels
 from fragility.cli.tables import read_stress_labels
 from fragility.cli.terminal import EXIT_CLAIM_FAILED, note, out
-from fragility.pages.saving import checked_suffix
+from fragility.pages.results import checked_suffix
 
 
 def gate(

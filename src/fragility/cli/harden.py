@@ -93,7 +93,7 @@ def harden(
 
       fragility harden model.skops --train train.parquet --target class --modes lost,wrong --out hardened.skops
     """
-    from fragility.analysis.hardening.acceptance import check_hardenable
+    from fragility.analysis.hardening.training import check_hardenable
     from fragility.models.loading import check_storable, save_model
 
     _check_options(context, kind, outages is not None)

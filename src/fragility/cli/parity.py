@@ -15,7 +15,7 @@ from fragility.cli.options import MODEL_HELP, argument, load_protocol, option
 from fragility.cli.outputs import plan_files, save_result
 from fragility.cli.tables import field_names, note_unlabelled, read_rows
 from fragility.cli.terminal import EXIT_CLAIM_FAILED, note, say
-from fragility.pages.saving import checked_suffix
+from fragility.pages.results import checked_suffix
 
 
 def parity(

@@ -21,7 +21,7 @@ from fragility.cli.options import argument, option, refuse_declared, refuse_with
 from fragility.cli.outputs import plan_files
 from fragility.cli.tables import Columns, field_names, open_data, read_rows, require_labels
 from fragility.cli.terminal import note, out
-from fragility.pages.saving import checked_suffix
+from fragility.pages.results import checked_suffix
 from fragility.pages.wording import name_score
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from fragility.cli.evaluate import read_outages
 from fragility.cli.options import load_inputs, option, read_name_or_json, refuse_without
 from fragility.cli.outputs import draw, plan_files, save_result
 from fragility.cli.terminal import say
-from fragility.pages.saving import checked_suffix
+from fragility.pages.results import checked_suffix
 
 if TYPE_CHECKING:
     from fragility.tables.formats import CsvFormat

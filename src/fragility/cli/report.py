@@ -15,7 +15,7 @@ from fragility.cli.outputs import list_sources, plan_files
 from fragility.cli.reading import open_rows, read_labels
 from fragility.cli.tables import read_own_labels, read_stress_labels
 from fragility.cli.terminal import note
-from fragility.pages.saving import checked_suffix
+from fragility.pages.results import checked_suffix
 
 
 def report(
@@ -143,7 +143,7 @@ def report(
 
 def _find_signer(folder: Path, public_key: Path) -> str:
     """Return the key that signed an audit; an audit that it did not sign is refused."""
-    from fragility.trust.keys import load_public_key
+    from fragility.trust.signing import load_public_key
 
     outcome = fg.verify_signature(folder, public_key)
     if not outcome:

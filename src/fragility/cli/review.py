@@ -70,8 +70,8 @@ def review(
         refuse_without("--model", context, "trust", "classes")
     if lacking := say_lacking_workbench():
         raise MissingExtraError(lacking)
+    from fragility.apps.review.app import Place, listen, open_workbench, serve
     from fragility.apps.review.history import DEFAULT_REASONS, read_reasons
-    from fragility.apps.review.serving import Place, listen, open_workbench, serve
     from fragility.apps.review.store import STORE_FILE
 
     form = csv.form(data)
@@ -110,7 +110,7 @@ def export(
     """
     from fragility.apps.review.history import escape_formulas, tabulate_decisions
     from fragility.apps.review.store import Store
-    from fragility.pages.saving import TABLE_SUFFIXES, checked_suffix, write_table
+    from fragility.pages.results import TABLE_SUFFIXES, checked_suffix, write_table
 
     plan_files({"--out": out_file}, {"--store": store})
     suffix = checked_suffix(out_file, TABLE_SUFFIXES)

@@ -103,12 +103,11 @@ def serve(
     if not patience or not sealed_every:
         raise DataError("--timeout and --seal-every must be above 0")
     from fragility.apps.guards import GuardRules, is_loopback
-    from fragility.apps.serving.answering import Answering
-    from fragility.apps.serving.app import ServiceRules
+    from fragility.apps.serving.app import TOKEN_VARIABLE, ServiceRules, listen, read_token
+    from fragility.apps.serving.app import serve as serve_http
     from fragility.apps.serving.batching import BatchRules
     from fragility.apps.serving.log import SealingRules, ServingLog
-    from fragility.apps.serving.server import TOKEN_VARIABLE, listen, read_token
-    from fragility.apps.serving.server import serve as serve_http
+    from fragility.apps.serving.requests import Answering
 
     token = read_token(token_file, os.environ)
     if token_file is not None and os.name == "posix" and token_file.stat().st_mode & 0o004:

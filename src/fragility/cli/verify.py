@@ -16,7 +16,7 @@ from fragility.cli.options import option, refuse_without
 from fragility.cli.outputs import plan_files
 from fragility.cli.tables import Columns, field_names, note_unlabelled, open_data, read_training
 from fragility.cli.terminal import EXIT_CLAIM_FAILED, note, out
-from fragility.pages.saving import checked_suffix, write_json
+from fragility.pages.results import checked_suffix, write_json
 
 NEEDS_MODEL = (
     *("target", "train", "id_column", "rows", "sample", "separator", "encoding", "decimal"),

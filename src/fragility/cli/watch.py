@@ -15,7 +15,7 @@ from fragility.cli.options import MODEL_HELP, argument, load_protocol, option, r
 from fragility.cli.outputs import plan_files, save_result
 from fragility.cli.tables import read_table
 from fragility.cli.terminal import EXIT_CLAIM_FAILED, out
-from fragility.pages.saving import checked_suffix
+from fragility.pages.results import checked_suffix
 
 
 def watch(

@@ -16,7 +16,7 @@ from fragility.cli.options import load_protocol, option, refuse_without
 from fragility.cli.outputs import draw, plan_files, save_result
 from fragility.cli.tables import field_names, note_unlabelled, read_rows
 from fragility.cli.terminal import say
-from fragility.pages.saving import checked_suffix
+from fragility.pages.results import checked_suffix
 
 if TYPE_CHECKING:
     from fragility.tables.formats import CsvFormat

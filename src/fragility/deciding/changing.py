@@ -28,11 +28,11 @@ import pandas as pd
 from fragility.base.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats, Integers, rows_within
 from fragility.base.canonical import row_digests
 from fragility.base.errors import DataError
-from fragility.deciding.nearest import Neighbours
 from fragility.deciding.values import (
     DEFAULT_DRAWS,
     JointValues,
-    States,
+    Neighbours,
+    ValueStates,
     choose_units,
     count_states,
     draw_states,
@@ -51,7 +51,7 @@ MOST_LISTED = 256  # sets of unknown fields whose states are kept
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class DecisionChange:
     """How likely the decision on one row would change, once its unknown fields are known."""
 
     probability: float
@@ -69,7 +69,8 @@ class ValueCells:
     cells: Floats  # (R, d) row r has the r-th value of every group
     columns: dict[str, Booleans | None]  # (d,) of each field; None: a column is made from several fields
     unused: frozenset[str]  # fields that no column is made from
-    listed: dict[tuple[str, ...], tuple[list[JointValues], States | None]]  # by unknown fields: kept once they are made
+    # By unknown fields; kept once they are made.
+    listed: dict[tuple[str, ...], tuple[list[JointValues], ValueStates | None]]
 
     @classmethod
     def of(cls, rows: EvidenceRows, protocol: Protocol) -> ValueCells:
@@ -89,7 +90,7 @@ class ValueCells:
 
     def list_values(
         self, protocol: Protocol, unknown: tuple[str, ...], draws: int
-    ) -> tuple[list[JointValues], States | None]:
+    ) -> tuple[list[JointValues], ValueStates | None]:
         """Return the values of unknown fields by group, and all of their states; None if there are too many."""
         found = self.listed.get(unknown)
         if found is None:
@@ -110,13 +111,13 @@ def find_changes(
     draws: int = DEFAULT_DRAWS,
     neighbours: Neighbours | None = None,
     byte_budget: int = DEFAULT_BYTE_BUDGET,
-) -> list[Change | None]:
+) -> list[DecisionChange | None]:
     """Return what knowing the unknown fields of each row would change; None for a row without any.
 
     rows: as decided, with the answers of an engine. original: (n,) the decisions made. unknown: fields of each row.
     neighbours: training rows whose values are taken instead of the catalogue's. A row's answer depends on no other row.
     """
-    found: list[Change | None] = [None] * len(rows)
+    found: list[DecisionChange | None] = [None] * len(rows)
     patterns: dict[tuple[str, ...], list[int]] = {}
     for place, names in enumerate(unknown):
         if names:
@@ -126,7 +127,9 @@ def find_changes(
         idle = tuple((name, 0.0) for name in names if name in cells.unused)
         asker = _Asker(rows, protocol, original, cells, used, byte_budget)
         if not used:
-            changes: Iterator[tuple[int, Change]] = ((place, Change(0.0, 0.0, 0.0, True, None, ())) for place in places)
+            changes: Iterator[tuple[int, DecisionChange]] = (
+                (place, DecisionChange(0.0, 0.0, 0.0, True, None, ())) for place in places
+            )
         elif neighbours is not None:
             assert rows.source.frame is not None
             near = neighbours.find(rows.source.frame.iloc[places], used, [name for name, _ in idle])
@@ -146,7 +149,7 @@ def find_changes(
             )
         for place, change in changes:
             ranked = sorted(change.acquire, key=lambda pair: -pair[1])  # stable: ties in the order of the table
-            found[place] = Change(
+            found[place] = DecisionChange(
                 change.probability, change.low, change.high, change.exact, change.changes_to, (*ranked, *idle)
             )
     return found
@@ -168,8 +171,8 @@ class _Asker:
         self.fields, self.byte_budget = fields, byte_budget
 
     def ask_cells(
-        self, places: Sequence[int], units: list[JointValues], states: dict[int, States]
-    ) -> Iterator[tuple[int, Change]]:
+        self, places: Sequence[int], units: list[JointValues], states: dict[int, ValueStates]
+    ) -> Iterator[tuple[int, DecisionChange]]:
         """Yield the change of each row; its states are built as cells, which an engine may answer."""
         rows, table = self.rows, self.cells.cells
         columns = {name: self.cells.columns[name] for name in self.fields}
@@ -201,8 +204,8 @@ class _Asker:
         return self.rows.predict_copies(x, copies).reshape(*copies.shape[:2], -1)
 
     def ask_raw(
-        self, places: Sequence[int], asked: Sequence[tuple[list[JointValues], States]]
-    ) -> Iterator[tuple[int, Change]]:
+        self, places: Sequence[int], asked: Sequence[tuple[list[JointValues], ValueStates]]
+    ) -> Iterator[tuple[int, DecisionChange]]:
         """Yield the change of each row; the model itself is asked about raw rows."""
         tables: list[tuple[int, dict[str, list[Scalar]]]] = []
         for place, (units, states) in zip(places, asked, strict=True):
@@ -259,8 +262,8 @@ class _Asker:
         return call_model(lambda: rows.model.probabilities(native), rows.source)
 
     def _judge(
-        self, place: int, units: Sequence[JointValues], states: States, p: Floats, singles: dict[str, Floats]
-    ) -> Change:
+        self, place: int, units: Sequence[JointValues], states: ValueStates, p: Floats, singles: dict[str, Floats]
+    ) -> DecisionChange:
         """Return the change of one row from the probabilities of its states (q, C), and those of single values."""
         offset, resolution = self.rows.offset, self.protocol.resolution
         decided, weight = int(self.original[place]), states.weight.mean(axis=0)
@@ -281,9 +284,9 @@ class _Asker:
                 acquire.append((name, chance - after))
         order = {name: i for i, name in enumerate(self.fields)}
         acquire.sort(key=lambda pair: order[pair[0]])
-        return Change(chance, low, high, states.draws is None, to, tuple(acquire))
+        return DecisionChange(chance, low, high, states.draws is None, to, tuple(acquire))
 
-    def _weigh(self, differs: Booleans, states: States) -> tuple[float, float, float]:
+    def _weigh(self, differs: Booleans, states: ValueStates) -> tuple[float, float, float]:
         if states.draws is None:
             chance = min(float(states.weight[0] @ differs), 1.0)
             return chance, chance, chance

@@ -31,9 +31,9 @@ from fragility.analysis.ranking.metrics import auroc, quantile_interval, resampl
 from fragility.base.arrays import Booleans, Floats, Integers
 from fragility.base.shares import share_of
 from fragility.base.text import BriefRepr, align_columns, format_number
-from fragility.pages.figure import BLUE, GREY, ORANGE, Display
-from fragility.pages.saving import NanEqual, save_report, without_nan
-from fragility.pages.wording import write_count, write_percent, write_points
+from fragility.pages.drawing import BLUE, GREY, ORANGE, Display
+from fragility.pages.results import NanEqual, save_report, without_nan
+from fragility.pages.wording import begin_sentence, write_count, write_percent, write_points
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -294,7 +294,7 @@ def describe_ways(catalogue: WithoutLine, near: WithoutLine) -> str:
         f"AUROC {catalogue.auroc_within:.3f} within, those of the nearest training rows {near.brier:.4f} and "
         f"{near.auroc_within:.3f}"
     )
-    compared = compared[0].upper() + compared[1:]
+    compared = begin_sentence(compared)
     ranked = near.auroc_within - catalogue.auroc_within
     if near.brier < catalogue.brier and not ranked < 0.0:
         return f"{compared}. Use conditional for this model."

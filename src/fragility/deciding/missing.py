@@ -15,8 +15,7 @@ from fragility.base.errors import DataError
 from fragility.base.progress import Report, progress_bar
 from fragility.deciding.decisions import Decider
 from fragility.deciding.evaluation import MissingEvaluation, WithoutLine, calibrate_pairs, summarise_pairs
-from fragility.deciding.nearest import make_neighbours
-from fragility.deciding.values import DEFAULT_DRAWS, check_draws
+from fragility.deciding.values import DEFAULT_DRAWS, check_draws, make_neighbours
 from fragility.evidence.rows import rows_at
 from fragility.protocol import Protocol
 from fragility.questions.stress.stressors import Outages

@@ -11,9 +11,9 @@ import pandas as pd
 from fragility.audits import Certificate, Certificates
 from fragility.base.text import BriefRepr, escape_controls
 from fragility.models import ClassLabel
-from fragility.pages.saving import without_nan
+from fragility.pages.results import without_nan
+from fragility.pages.terms import NONE_AT_ALL
 from fragility.pages.wording import (
-    NONE_AT_ALL,
     describe_acquire,
     describe_change,
     describe_failure,

@@ -28,7 +28,7 @@ from fragility.engines.engine import Engine
 from fragility.engines.linear_traces import Link, choose_filling
 from fragility.engines.trace import Progress, StatesAsked, Trace, Tracer
 from fragility.evidence import EvidenceRows, RowStates
-from fragility.models import links
+from fragility.models import outputs
 from fragility.protocol import Protocol
 from fragility.scores import sigmoid_probabilities, softmax_probabilities
 
@@ -49,7 +49,7 @@ MOST_ROUNDING = 1e-9  # of a margin
 def link_for(rows: EvidenceRows) -> Link | None:
     """Return the link of a known linear model, None for any other; with two classes it is the logistic one."""
     head, family = rows.model.head, family_of(rows.model.head)
-    linked = rows.model.head_link is not links.Link.PREDICT_PROBA
+    linked = rows.model.head_link is not outputs.Link.PREDICT_PROBA
     if family in LOGISTIC or family == DISCRIMINANT:
         if linked:
             return softmax_probabilities

@@ -29,7 +29,7 @@ from fragility.base.libraries import family_of, is_torch_module
 from fragility.engines.engine import Engine
 from fragility.engines.trace import Progress, StatesAsked, Trace, Tracer
 from fragility.evidence import EvidenceRows
-from fragility.models.links import Link
+from fragility.models.outputs import Link
 from fragility.protocol import Protocol
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from fragility.evidence.fields import Field, as_trained, date_text, kind_of, mid
 from fragility.evidence.fitting import TrainingEvidence, are_whole, column_medians, mean_and_spread, whole_columns
 from fragility.evidence.rows import Rows, Scalar, conform_rows, native_like, read_rows
 from fragility.models.adapter import Model
-from fragility.models.decision import to_python
+from fragility.models.outputs import to_python
 
 Units: TypeAlias = Literal["raw", "transformed"]
 UNITS: tuple[Units, ...] = ("raw", "transformed")

@@ -24,7 +24,7 @@ from fragility.evidence.absence import Absence, Spared
 from fragility.evidence.fields import Field, Kind
 from fragility.evidence.rows import Rows, Scalar
 from fragility.models.adapter import Model
-from fragility.models.decision import ClassLabel, Decision
+from fragility.models.outputs import ClassLabel, Decision
 
 Space: TypeAlias = Literal["transformed", "raw"]
 SPACES: tuple[Space, ...] = ("transformed", "raw")

@@ -29,8 +29,7 @@ from fragility.evidence.bound import CellForm
 from fragility.evidence.fields import Field, is_categorical, kind_of, type_of, value_like
 from fragility.evidence.rows import Rows, Scalar, name_columns, native_like
 from fragility.models.adapter import Model, copy_rows
-from fragility.models.decision import to_python
-from fragility.models.links import LINK_TOLERANCE
+from fragility.models.outputs import LINK_TOLERANCE, to_python
 
 Table: TypeAlias = tuple[Scalar, ...]
 T = TypeVar("T")

@@ -34,7 +34,7 @@ from fragility.evidence.modes import (
     plain_value,
 )
 from fragility.evidence.rows import Scalar, list_names
-from fragility.models.decision import to_python
+from fragility.models.outputs import to_python
 
 TRAINING_RANGE, DECLARED = "range", "declared"
 QUANTILES = re.compile(r"(0?\.\d+|0)-(0?\.\d+|1(?:\.0*)?)")

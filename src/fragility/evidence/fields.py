@@ -17,7 +17,7 @@ import pandas as pd
 
 from fragility.base.canonical import is_missing
 from fragility.base.errors import Advice, DataError
-from fragility.models.decision import to_python
+from fragility.models.outputs import to_python
 
 Kind: TypeAlias = Literal["numeric", "nominal"]
 FieldType: TypeAlias = Literal["integer", "number", "boolean", "text", "date", "duration", "mixed", "empty"]

@@ -25,7 +25,7 @@ from fragility.evidence.fields import DTYPE, Field, Kind, is_categorical, kind_o
 from fragility.evidence.origins import Origin, UntraceableError, claim_origins, list_inputs, trace_origins
 from fragility.evidence.rows import Rows, list_names
 from fragility.models.adapter import Model
-from fragility.models.links import lightgbm_header
+from fragility.models.outputs import lightgbm_header
 from fragility.models.wrappers import look_through, members
 
 BASELINE_DIGITS = 12  # significant digits of means and spreads

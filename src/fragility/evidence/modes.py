@@ -37,7 +37,7 @@ from fragility.evidence.bound import Group
 from fragility.evidence.fields import Field, date_text, read_date, type_of, value_like
 from fragility.evidence.fitting import TrainingEvidence, whole_columns
 from fragility.evidence.rows import Scalar
-from fragility.models.decision import to_python
+from fragility.models.outputs import to_python
 
 MODES = ("lost", "wrong", "noisy", "stale", "sentinel", "outage")
 DEFAULT_MODES = ("lost", "wrong", "noisy")

@@ -19,8 +19,8 @@ from fragility.base.canonical import WHOLE_BITS, Texts, is_missing, refuse_surro
 from fragility.base.errors import Advice, DataError
 from fragility.evidence.fields import TYPE_WORDS, Field, conform_column, has_type, type_of
 from fragility.models.adapter import Model
-from fragility.models.decision import to_python
-from fragility.models.signature import TYPES, Signature
+from fragility.models.mlflow_models import TYPES, ModelSignature
+from fragility.models.outputs import to_python
 
 CONTENT_BYTES = 16
 Scalar: TypeAlias = float | int | bool | str | None
@@ -317,7 +317,7 @@ def read_model_rows(
     return rows
 
 
-def _check_columns(signature: Signature, X: Any) -> None:
+def _check_columns(signature: ModelSignature, X: Any) -> None:
     names, bare = signature.names, sp.issparse(X) or isinstance(X, (np.ndarray, list))
     if bare or names is None:
         width = np.shape(X)[1] if bare and np.ndim(X) == 2 else len(column_names(X)) if not bare else None
@@ -334,7 +334,7 @@ def _check_columns(signature: Signature, X: Any) -> None:
         raise DataError(f"the data have {name_columns(extra)}, which {WHOSE} does not list; ", DROPPING)
 
 
-def _check_types(signature: Signature, frame: pd.DataFrame) -> None:
+def _check_types(signature: ModelSignature, frame: pd.DataFrame) -> None:
     by_name = {column.name: column for column in signature.columns}
     for i, name in enumerate(frame.columns):
         declared = by_name[name] if signature.names is not None else signature.columns[i]

@@ -33,11 +33,25 @@ from fragility.base.files import write_text
 from fragility.base.schemas import Level, check_fields
 from fragility.base.text import BriefRepr
 from fragility.blocks.baselines.comparison import name_stability
-from fragility.gate.estimates import RetrainedEstimates, compare_retrained
-from fragility.gate.measuring import AuditEvidence, choose_counting, cut_into_segments, prepare_estimator
-from fragility.gate.rules import PREDICTED, Rule, parse_rules, write_rules
-from fragility.gate.scales import ENTRIES, check_scales, check_written_for, read_scales
-from fragility.gate.verdicts import GateResult, Outcome, Verdict
+from fragility.gate.estimates import (
+    AuditEvidence,
+    RetrainedEstimates,
+    choose_counting,
+    compare_retrained,
+    cut_into_segments,
+    prepare_estimator,
+)
+from fragility.gate.rules import (
+    ENTRIES,
+    PREDICTED,
+    Rule,
+    check_scales,
+    check_written_for,
+    parse_rules,
+    read_scales,
+    write_rules,
+)
+from fragility.gate.verdicts import GateResult, RuleOutcome, Verdict
 from fragility.questions.stress.labels import BrittleLabels
 from fragility.scores import EARLY
 
@@ -410,7 +424,7 @@ def _judge(
         earlier, shared = against.average().value, difference.shared
         lower, upper = difference.lower, difference.upper
         limit = rule.allowance if larger_is_worse else -rule.allowance
-    outcome: Outcome = "inconclusive"
+    outcome: RuleOutcome = "inconclusive"
     if not math.isnan(new.value) and not (earlier is not None and math.isnan(earlier)):
         beyond, within = (lower > limit, upper <= limit) if larger_is_worse else (upper < limit, lower >= limit)
         outcome = "fail" if beyond else "pass" if within else "inconclusive"

@@ -13,11 +13,10 @@ import pyarrow as pa
 
 from fragility.base.text import escape_controls, replace_controls
 from fragility.gate.rules import PATH, SETS
-from fragility.pages.result import TOP, Result, tabulate
-from fragility.pages.saving import TABLE_SUFFIXES, without_nan
+from fragility.pages.results import TABLE_SUFFIXES, TOP, Result, tabulate, without_nan
 from fragility.pages.sections import Cell, Document, Section, Table, Text
 
-Outcome: TypeAlias = Literal["pass", "fail", "inconclusive"]
+RuleOutcome: TypeAlias = Literal["pass", "fail", "inconclusive"]
 FROM_ITSELF = (
     "but the rules were derived from this very audit, so it says nothing that it keeps to them: check a later audit"
 )
@@ -60,7 +59,7 @@ class Verdict:
     rule: str
     measure: str
     segment: str | None
-    outcome: Outcome
+    outcome: RuleOutcome
     value: float
     rows: int
     earlier: float | None
@@ -146,7 +145,7 @@ class GateResult(Result):
         return self.outcome != "fail"
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> RuleOutcome:
         """``fail`` if a rule failed, else ``inconclusive`` if one is, else ``pass``."""
         outcomes = {verdict.outcome for verdict in self.verdicts}
         return "fail" if "fail" in outcomes else "inconclusive" if "inconclusive" in outcomes else "pass"

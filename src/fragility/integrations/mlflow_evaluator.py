@@ -27,9 +27,16 @@ from fragility.gate import Gate, GateResult
 from fragility.integrations.mlflow_logging import CERTIFICATES, GATE, NAME, PROTOCOL, REPORT, check_name, prepare_audit
 from fragility.models import ClassLabel, Model
 from fragility.models.loading import load_model
-from fragility.models.mlflow_store import PyfuncModel, digest_files, fetch_model, name_answers, read_answers
-from fragility.models.mlmodel import PYFUNC
-from fragility.models.signature import Signature, read_signature
+from fragility.models.mlflow_models import (
+    PYFUNC,
+    ModelSignature,
+    PyfuncModel,
+    digest_files,
+    fetch_model,
+    name_answers,
+    read_answers,
+    read_signature,
+)
 from fragility.protocol import Protocol
 from fragility.questions.stress.declaration import Stress
 from fragility.questions.stress.labels import label_brittle
@@ -257,7 +264,7 @@ def unwrap_model(
     return model if inputs is None else model.with_signature(inputs)
 
 
-def _read_signatures(metadata: Any) -> tuple[Signature | None, Signature | None]:
+def _read_signatures(metadata: Any) -> tuple[ModelSignature | None, ModelSignature | None]:
     declared = None if metadata is None or metadata.signature is None else metadata.signature.to_dict()
     if declared is None:
         return None, None

@@ -28,9 +28,8 @@ from fragility.audits.measures import BRITTLE
 from fragility.base.errors import DataError, first_line
 from fragility.base.shares import Share, share_of
 from fragility.gate import GateResult
-from fragility.gate.estimates import Estimate
-from fragility.gate.measuring import AuditEvidence
-from fragility.models.mlflow_store import import_mlflow
+from fragility.gate.estimates import AuditEvidence, Estimate
+from fragility.models.mlflow_models import import_mlflow
 from fragility.questions.stress.labels import BrittleLabels
 from fragility.report import Report, verify_command
 from fragility.report.summary import AuditNumbers

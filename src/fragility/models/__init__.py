@@ -13,6 +13,6 @@ loading       model files, and what it takes to trust them
 """
 
 from fragility.models.adapter import Model
-from fragility.models.decision import ClassLabel, Decision
+from fragility.models.outputs import ClassLabel, Decision
 
 __all__ = ["ClassLabel", "Decision", "Model"]

@@ -17,21 +17,24 @@ from fragility.base.arrays import Floats, Integers
 from fragility.base.errors import Advice, ModelError
 from fragility.base.libraries import family_of, is_torch_module, library_of
 from fragility.base.text import BriefRepr
-from fragility.models.decision import ClassLabel, Decision, label_indices, to_python
 from fragility.models.fingerprint import Fingerprint, fingerprint
-from fragility.models.links import (
+from fragility.models.mlflow_models import ModelSignature
+from fragility.models.outputs import (
     EXPLAINABLE,
     LINK_TOLERANCE,
+    ClassLabel,
+    Decision,
     Link,
     OutputKind,
     apply_link,
     check_gives_probabilities,
     check_probabilities,
     find_link,
+    label_indices,
+    to_python,
     type_name,
     xgboost_objective,
 )
-from fragility.models.signature import Signature
 from fragility.models.wrappers import look_through, members, read_own_threshold, read_threshold, split_model
 
 VOTE_AVERAGING = ("ForestClassifier", "BaggingClassifier")  # bases of scikit-learn's, also of imbalanced-learn's
@@ -72,7 +75,7 @@ class Model(BriefRepr):
         Whose ``predict`` labels the rows that ``head`` takes; None: only ``estimator`` gives labels.
     decision : Decision or None
         The model's own threshold.
-    signature : Signature or None
+    signature : ModelSignature or None
         The columns that the model's MLflow folder declares; rows that do not follow it are refused.
 
     See Also
@@ -88,7 +91,7 @@ class Model(BriefRepr):
     output: OutputKind | None = None
     decider: Any = None
     decision: Decision | None = None
-    signature: Signature | None = None
+    signature: ModelSignature | None = None
 
     @classmethod
     def wrap(
@@ -255,12 +258,12 @@ class Model(BriefRepr):
         averaged = any(library == "sklearn" and name in VOTE_AVERAGING for library, name in bases)
         return len(self.head.estimators_) if averaged else None
 
-    def with_signature(self, signature: Signature) -> Model:
+    def with_signature(self, signature: ModelSignature) -> Model:
         """Return the model with declared columns, in the order of its own.
 
         Parameters
         ----------
-        signature : Signature
+        signature : ModelSignature
             The columns.
 
         Returns

@@ -2,11 +2,17 @@
 
 skops files, boosters in their libraries' own formats, ONNX graphs and safetensors hold data and load as they are (skops
 shows any type it does not know). Pickles and joblib files run whatever they contain, so they load with ``trust=True``
-only. The folder of an MLflow model is loaded as the file in it would be.
+only. So do PyTorch files, which hold pickles: whole modules (``.pth``), and programs exported by ``torch.export``
+(``.pt2``). The folder of an MLflow model is loaded as the file in it would be.
+
+A Treelite checkpoint holds trees of any library in one format, predicted by Treelite's own library (GTIL). It says how
+its sums become probabilities (its postprocessor) but names no classes and no columns. Its raw scores are taken and the
+link is applied in float64, since checkpoints made from XGBoost answer in float32.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import os
 import pickle
@@ -17,24 +23,132 @@ import sys
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from fragility.base.arrays import Floats, Integers
 from fragility.base.errors import Advice, FragilityError, ModelError, name_error
 from fragility.base.files import MODEL, replacing, stored_size
 from fragility.base.libraries import family_of, say_lacking
 from fragility.models.adapter import Model
-from fragility.models.decision import ClassLabel
-from fragility.models.links import OutputKind, type_name
-from fragility.models.mlflow_store import ADDRESSES, fetch_model, load_pyfunc
-from fragility.models.mlmodel import MLMODEL, PYFUNC, find_artefact
+from fragility.models.mlflow_models import (
+    ADDRESSES,
+    MLMODEL,
+    PYFUNC,
+    ModelSignature,
+    fetch_model,
+    find_artefact,
+    load_pyfunc,
+)
 from fragility.models.onnx_classifier import OnnxClassifier
 from fragility.models.onnx_graphs import GraphError
-from fragility.models.signature import Signature
+from fragility.models.outputs import ClassLabel, OutputKind, type_name
 from fragility.models.soundness import DAMAGED, REFUSED, TRIALS
-from fragility.models.torch_files import load_torch
-from fragility.models.treelite_model import TreeliteClassifier
+
+
+@dataclass(frozen=True, eq=False)
+class ExportedProgram:
+    """A traced graph of operations; it has one mode, and no layers that an engine could read."""
+
+    program: Any = field(repr=False)
+    digest: str
+
+    def __call__(self, rows: Any) -> Floats:
+        import torch
+
+        like = next(iter(self.program.parameters()), torch.zeros(0, dtype=torch.float32))
+        with torch.inference_mode():
+            cells = torch.tensor(np.asarray(rows, dtype=np.float64)).to(device=like.device, dtype=like.dtype)
+            return np.asarray(self.program(cells).double().cpu().numpy())
+
+    def fingerprint(self) -> str:
+        """Return the digest of the file, which holds the graph and its weights."""
+        return self.digest
+
+
+def load_torch(path: Path, kind: str) -> Any:
+    """Return the module or program of a file, on the processor."""
+    if (lacking := say_lacking("a PyTorch model", "torch")) is not None:
+        raise ModelError(lacking)
+    import torch
+
+    if kind == ".pt2":
+        return ExportedProgram(torch.export.load(path).module(), hashlib.sha256(path.read_bytes()).hexdigest())
+    return torch.load(path, map_location="cpu", weights_only=False)
+
+
+# --- Treelite -------------------------------------------------------------------------------------------------
+
+LINKED = ("sigmoid", "softmax")
+AVERAGED = "identity_multiclass"  # of a forest: its leaves hold probabilities
+
+
+FIELDS = ("num_feature", "num_target", "num_class", "class_id", "average_tree_output", "sigmoid_alpha", "base_scores")
+
+
+class TreeliteClassifier:
+    """A checkpoint as a classifier with the classes 0, 1, ..."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        settings = self.settings
+        post, n_outputs = settings["postprocessor"], settings["num_class"]
+        averaged = post == AVERAGED and bool(settings["average_tree_output"][0])
+        if settings["num_target"][0] != 1 or len(n_outputs) != 1:
+            raise ModelError("the Treelite checkpoint has several targets, and a certificate is about one")
+        if not (averaged or post in LINKED) or (n_outputs[0] == 1 and post != "sigmoid"):
+            raise ModelError(
+                f"the Treelite checkpoint ends with {post!r:.40}, which gives no class probabilities; known ends are "
+                f"{', '.join(LINKED)}, and {AVERAGED} of averaged trees"
+            )
+        self.linked = post in LINKED
+        self.n_features_in_ = int(settings["num_feature"][0])
+        self.classes_: Integers = np.arange(max(int(n_outputs[0]), 2))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name not in ("model", "settings")}
+
+    @cached_property
+    def model(self) -> Any:
+        """Treelite's own object."""
+        import treelite
+
+        return treelite.Model.deserialize_bytes(self.data)
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """How sums become probabilities, by the names of Treelite's format."""
+        header = self.model.get_header_accessor()
+        return {"postprocessor": header.get_field("postprocessor")} | {name: header.get_field(name) for name in FIELDS}
+
+    def raw_scores(self, rows: Any) -> Floats:
+        """Return raw scores (n,) or (n, C); the sigmoid's factor is applied."""
+        from treelite import gtil
+
+        cells = np.ascontiguousarray(np.asarray(rows, dtype=np.float64).astype(self.model.input_type))
+        scores = np.asarray(gtil.predict(self.model, cells, pred_margin=True), dtype=np.float64)[:, 0]
+        if scores.shape[1] == 1:
+            return np.asarray(scores[:, 0] * float(self.settings["sigmoid_alpha"][0]))
+        return scores
+
+    def predict_proba(self, rows: Any) -> Floats:
+        """Return probabilities (n, C) as GTIL gives them."""
+        from treelite import gtil
+
+        cells = np.ascontiguousarray(np.asarray(rows, dtype=np.float64).astype(self.model.input_type))
+        p = np.asarray(gtil.predict(self.model, cells), dtype=np.float64)[:, 0]
+        return np.column_stack([1.0 - p[:, 0], p[:, 0]]) if p.shape[1] == 1 else p
+
+    def fingerprint(self) -> str:
+        """Return the digest of the checkpoint, which decides every answer."""
+        return hashlib.sha256(self.data).hexdigest()
+
+
+# --- files by their kind --------------------------------------------------------------------------------------
 
 KINDS = (
     ".skops, XGBoost .json or .ubj, LightGBM .txt, CatBoost .cbm, Treelite .tl, .onnx, .safetensors, .joblib or .pkl "
@@ -150,7 +264,7 @@ def _load_package(folder: Path, text: str, declared: _Declared) -> Model:
 
 
 def _load_kind(
-    path: Path, kind: str, text: str, declared: _Declared, modules: Path, outputs: Signature | None = None
+    path: Path, kind: str, text: str, declared: _Declared, modules: Path, outputs: ModelSignature | None = None
 ) -> Model:
     """Load a file by the suffix of its kind; ``modules`` is where the classes of a trusted one may come from."""
     if kind == ".json":

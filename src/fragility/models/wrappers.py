@@ -19,7 +19,7 @@ from sklearn.pipeline import Pipeline
 
 from fragility.base.errors import Advice, ModelError
 from fragility.base.libraries import family_of, is_genuine
-from fragility.models.decision import SMALLEST_THRESHOLD, ClassLabel, Decision
+from fragility.models.outputs import SMALLEST_THRESHOLD, ClassLabel, Decision
 
 THRESHOLD_CLASSIFIERS = ("FixedThresholdClassifier", "TunedThresholdClassifierCV")
 SELECTORS = ("sklearn.RFE", "sklearn.RFECV")

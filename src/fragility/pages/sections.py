@@ -1,15 +1,26 @@
-"""Sections: what a page is made of, before it is terminal text, Markdown or HTML.
+"""Sections: what a page is made of, and how it is rendered as terminal text, Markdown or HTML.
 
-A section is a heading and blocks; a block holds text, numbers as text, and pictures. Nothing here is escaped except the
-pictures, which are SVG.
+A section is a heading and blocks; a block holds text, numbers as text, and pictures. Nothing in it is escaped except
+the pictures, which are SVG.
+
+The HTML is one file: nothing is fetched, and the template escapes everything from data. It holds one script, which
+sorts tables; the page's own policy admits that script alone, by its digest. Markdown and text have tables instead of
+pictures.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import re
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from functools import cache
+from importlib.resources import files
+from itertools import groupby
+from typing import Any, NamedTuple, TypeAlias
 
-from fragility.pages.svg import draw_share_bar
+from fragility.base.text import align_columns, escape_controls, replace_controls
+from fragility.pages.drawing import draw_share_bar
 from fragility.pages.wording import write_part
 
 
@@ -159,3 +170,208 @@ class Document(NamedTuple):
     byline: str
     sections: Sequence[Section]
     generator: str = "fragility report"
+
+
+# --- rendering ------------------------------------------------------------------------------------------------
+
+# An underscore inside a word is no emphasis, and names of fields are full of them.
+SPECIAL = re.compile(r"([\\`*\[\]<>|~&$]|(?<!\w)_|_(?!\w))")
+LINE_START = re.compile(r"^([-+#]|\d+(?=[.)]\s))")
+
+
+def write_more(table: Table) -> str:
+    """Return how many rows of a table were left out; empty if none was."""
+    return f"and {table.more:,} more" if table.more else ""
+
+
+# --- HTML ---------------------------------------------------------------------------------------------------
+
+
+def render_html(document: Document) -> str:
+    """Return a whole document, to open in a browser."""
+    from markupsafe import Markup
+
+    script = _read_template("page.js")
+    page = _load_templates().get_template("page.html.jinja")
+    text: str = page.render(
+        title=document.title,
+        generator=document.generator,
+        style=Markup(_read_template("page.css")),
+        script=Markup(script),
+        script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        body=Markup(_render_body(document)),
+    )
+    return text + "\n"
+
+
+def render_fragment(document: Document) -> str:
+    """Return the document for inside another page, such as a notebook."""
+    style = _read_template("page.css").split("\n.skip", 1)
+    return f'<style>{style[0]}</style><div class="fragility-report">{_render_body(document)}</div>'
+
+
+def _render_body(document: Document) -> str:
+    body = _load_templates().get_template("body.html.jinja")
+    text: str = body.render(title=document.title, byline=document.byline, sections=document.sections)
+    return text
+
+
+@cache
+def _load_templates() -> Any:
+    from jinja2 import Environment, FunctionLoader, StrictUndefined  # not needed by whoever prints text
+    from markupsafe import Markup
+
+    templates = Environment(
+        autoescape=True,
+        loader=FunctionLoader(_read_template),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: value if isinstance(value, Markup) else replace_controls(value),
+    )
+    templates.globals["kind_of"] = lambda block: type(block).__name__
+    templates.globals["write_more"] = write_more
+    return templates
+
+
+def _read_template(name: str) -> str:
+    return files("fragility.pages").joinpath("templates", name).read_text(encoding="utf-8")
+
+
+# --- Markdown -----------------------------------------------------------------------------------------------
+
+
+def render_markdown(document: Document) -> str:
+    """Return the document as Markdown (CommonMark with tables)."""
+    parts = [f"# {escape_markdown(document.title)}", escape_paragraph(document.byline)]
+    for section in document.sections:
+        parts += [f"{'#' * section.level} {escape_markdown(section.heading)}"] if section.heading else []
+        parts += [render_markdown_block(block, section.level) for block in section.blocks]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def escape_markdown(text: object) -> str:
+    """Return text from data so that Markdown shows it as it is, on one line."""
+    return SPECIAL.sub(r"\\\1", " ".join(replace_controls(text).split()))
+
+
+def escape_paragraph(text: object) -> str:
+    """Return text that stays a paragraph, whatever it begins with."""
+    # A word joiner keeps "1." from opening a list.
+    return LINE_START.sub(
+        lambda match: f"{match[1]}\u2060" if match[1].isdigit() else f"\\{match[1]}", escape_markdown(text)
+    )
+
+
+def render_markdown_block(block: PageBlock, level: int = 2) -> str:
+    """Return one block as Markdown; level: of the heading that it stands under."""
+    match block:
+        case Text(paragraphs):
+            return "\n\n".join(map(escape_paragraph, paragraphs))
+        case Lead(paragraphs, figure):
+            shown = "" if figure is None else render_markdown_block(figure, level)
+            return "\n\n".join([*(f"**{escape_markdown(text)}**" for text in paragraphs), *([shown] if shown else [])])
+        case Notice(text):
+            return f"> {escape_markdown(text)}"
+        case Numbers(entries):
+            return "\n".join(f"- **{escape_markdown(value)}** {escape_markdown(label)}" for value, label in entries)
+        case Facts(entries):
+            return "\n".join(f"- **{escape_markdown(term)}**: {escape_markdown(text)}" for term, text in entries)
+        case Lists(entries):
+            return "\n\n".join(
+                "\n".join([f"{heading}:", "", *(f"- {escape_paragraph(item)}" for item in items)])
+                for heading, items, _ in entries
+            )
+        case Links(entries):
+            return " · ".join(f"[{escape_markdown(label)}]({link})" for label, link in entries if link[0] != "#")
+        case Table():
+            return _render_table(block)
+        case Figure():
+            return "" if block.table is None else _render_table(block.table)
+        case Cases(cases):
+            return "\n\n".join(_render_case(case, level + 1) for case in cases)
+        case Command(command):
+            return _render_command(command)
+
+
+def _render_table(table: Table) -> str:
+    width = len(table.head) or len(table.rows[0])
+    head = [escape_markdown(name) or "measure" for name in table.head] or [" "] * width
+    ruler = [*["---"] * table.words, *["---:"] * (width - table.words)]
+    rows = [[_link(cell) for cell in row] for row in table.rows]
+    lines = [f"| {' | '.join(cells)} |" for cells in (head, ruler, *rows)]
+    caption = [f"**{escape_markdown(table.caption)}**", ""] if table.caption else []
+    return "\n".join([*caption, *lines, *(["", f"{write_more(table)}."] if table.more else [])])
+
+
+def _link(cell: TableCell) -> str:
+    text = escape_markdown(cell)
+    if isinstance(cell, Cell) and cell.amiss:
+        return f"**{text}**"
+    return f"[{text}]({cell.link})" if isinstance(cell, Cell) and cell.link and cell.link[0] != "#" else text
+
+
+def _render_case(case: CaseView, level: int) -> str:
+    steps = [f"{step.group} ({step.values})" if step.values else step.group for step in case.path]
+    paragraphs = [
+        f"{'#' * level} {escape_markdown(case.heading)}",
+        escape_paragraph(case.sentence),
+        escape_markdown(case.facts),
+        f"Path: {' > '.join(map(escape_markdown, steps))}",
+    ]
+    if case.smallest is not None:
+        paragraphs.append(escape_markdown(case.smallest))
+    for sentences in (case.modes, case.intervals):
+        if sentences:
+            paragraphs.append("\n".join(f"- {escape_markdown(sentence)}" for sentence in sentences))
+    if case.command is not None:
+        paragraphs.append(_render_command(case.command))
+    return "\n\n".join(paragraphs)
+
+
+def _render_command(command: str) -> str:
+    text = " ".join(replace_controls(command).split())
+    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    return f"{fence}bash\n{text}\n{fence}"
+
+
+# --- terminal text ------------------------------------------------------------------------------------------
+
+
+def render_text(sections: Sequence[Section]) -> str:
+    """Return sections to read in a terminal; the first one opens it, without its heading."""
+    lines = [line for block in sections[0].blocks for line in _list_lines(block)]
+    for section in sections[1:]:
+        lines += ["", section.heading, *(line for block in section.blocks for line in _list_lines(block))]
+    # Tables ask for a blank line on both sides; one is enough, and none at the ends.
+    merged = [line for blank, run in groupby(lines, key=lambda line: not line) for line in ([""] if blank else run)]
+    return "\n".join(escape_controls(line) for line in merged).strip("\n")
+
+
+def _list_lines(block: PageBlock) -> list[str]:
+    match block:
+        case Text(paragraphs):
+            return list(paragraphs)
+        case Lead(paragraphs, figure):
+            return [*paragraphs, *([] if figure is None else _list_lines(figure))]
+        case Notice(text):
+            return [text]
+        case Numbers(entries):
+            return [f"{value} {label}" for value, label in entries]
+        case Facts(entries):
+            return [f"{term}: {text}" for term, text in entries]
+        case Lists(entries):
+            return [f"{heading}: {item}" for heading, items, _ in entries for item in items]
+        case Links():
+            return []
+        case Table():
+            caption = [block.caption] if block.caption and block.head else []
+            rows = [[str(cell) for cell in row] for row in block.rows]
+            lines = align_columns([block.head, *rows] if block.head else rows, left=block.words)
+            return ["", *caption, *lines, *([write_more(block)] if block.more else []), ""]
+        case Figure():
+            return [] if block.table is None else _list_lines(block.table)
+        case Cases(cases):
+            return [line for case in cases for line in ("", case.heading, case.sentence, case.facts)]
+        case Command(command):
+            return ["", f"    {command}", ""]

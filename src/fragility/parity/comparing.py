@@ -27,11 +27,21 @@ from fragility.evidence.fields import date_text
 from fragility.evidence.replacements import value_text
 from fragility.evidence.rows import Scalar, input_digests, list_names
 from fragility.models import Model
-from fragility.models.decision import to_python
-from fragility.parity.counting import Candidate, Change, Count, Counts, Outcome
+from fragility.models.outputs import to_python
 from fragility.parity.pairing import Artefact, Pair, pair_models
 from fragility.parity.result import CLEAN, ModelAnswer, ModelParity, ParityExample
-from fragility.parity.states import REMEDY, PageBlock, StateList, find_changed, read_protocol
+from fragility.parity.states import (
+    REMEDY,
+    Candidate,
+    ChangedRows,
+    Count,
+    Counts,
+    JudgedStates,
+    StateChange,
+    StateList,
+    find_changed,
+    read_protocol,
+)
 from fragility.protocol import Protocol
 from fragility.scores import predicted_class, reading_margin, removal_order, sigmoid_probabilities, support_margin
 
@@ -148,7 +158,7 @@ class _Comparison:
         self.counts = Counts(len(self.rows))
         # cells, their copies without repetition, what the models are handed and what they make of it
         self.capacity = rows_within(byte_budget, self.rows.width + 2 * self.rows.n_classes, copies=12)
-        self.waiting: list[tuple[PageBlock, Integers, Judged | None, int]] = []
+        self.waiting: list[tuple[ChangedRows, Integers, Judged | None, int]] = []
         self.fill = 0
 
     def run(self) -> Iterator[int]:
@@ -216,13 +226,13 @@ class _Comparison:
             self._enqueue(block)
         self._flush()
 
-    def _compare_clean(self, x: Floats, places: Integers) -> Outcome:
+    def _compare_clean(self, x: Floats, places: Integers) -> JudgedStates:
         native = self.listed.layout.decode(x)
         labels = [artefact.own_labels(native) for artefact in (self.pair.a, self.pair.b)]
         outcome = self._judge(self.listed.layout, x, labels)
-        change = Change(CLEAN, "", "")
+        change = StateChange(CLEAN, "", "")
         self.counts.add(change, outcome, places, np.empty(0, dtype=np.int64))
-        self._offer(PageBlock(change, self.listed.layout, np.arange(len(x)), x), outcome, places, x)
+        self._offer(ChangedRows(change, self.listed.layout, np.arange(len(x)), x), outcome, places, x)
         return outcome
 
     def _order(self, p: Floats, lost: Floats, artefact: Artefact, absent: Booleans | None) -> Integers:
@@ -238,20 +248,20 @@ class _Comparison:
         order[np.isnan(drops).any(axis=1)] = -1
         return order
 
-    def _note_cleared(self, clean: Outcome, lost_alarm: Booleans) -> None:
+    def _note_cleared(self, clean: JudgedStates, lost_alarm: Booleans) -> None:
         """Count, for rows that differ as they are, the groups whose loss makes the models agree."""
         frame = self.listed.layout.rows.frame
         assert frame is not None
         for i, g in zip(*np.nonzero(clean.alarm[:, None] & ~lost_alarm), strict=True):
             group, row = self.protocol.groups[g], frame.iloc[int(self.places[i])]
             shown = ", ".join(value_text(to_python(row[name])) for name in group.columns)
-            count = self.counts.revealed.setdefault(Change(CLEAN, group.name, shown), Count())
+            count = self.counts.revealed.setdefault(StateChange(CLEAN, group.name, shown), Count())
             count.add(clean.take(np.array([i])))
             self.counts.cleared_rows.setdefault(int(self.places[i]), []).append(group.name)
 
     # --- asking ---------------------------------------------------------------------------------------------
 
-    def _enqueue(self, block: PageBlock, sink: Judged | None = None, column: int = 0) -> None:
+    def _enqueue(self, block: ChangedRows, sink: Judged | None = None, column: int = 0) -> None:
         """Ask for a block with others, or count it if a model refuses its unit."""
         change = block.change
         if not len(block.who):
@@ -288,7 +298,7 @@ class _Comparison:
                         into[who, column] = found
         self.waiting, self.fill = [], 0
 
-    def _judge(self, layout: RawLayout, cells: Floats, labels: list[Integers | None] | None = None) -> Outcome:
+    def _judge(self, layout: RawLayout, cells: Floats, labels: list[Integers | None] | None = None) -> JudgedStates:
         """Ask both models about states (k, d), and compare; labels: what their own ``predict`` says."""
         models = self.pair.a, self.pair.b
         (p_a, why_a), (p_b, why_b) = (m.ask_each(len(cells), partial(_decode, layout, cells)) for m in models)
@@ -298,7 +308,7 @@ class _Comparison:
         own = predicted_class(np.nan_to_num(p_a, nan=1.0), 0.0, models[0].offset)
         margins = [support_margin(p, own, m.offset) for p, m in zip((p_a, p_b), models, strict=True)]
         answered = ~(refused[0] | refused[1])
-        return Outcome(
+        return JudgedStates(
             p_a=p_a,
             p_b=p_b,
             refused_a=refused[0],
@@ -349,7 +359,7 @@ class _Comparison:
 
     # --- examples -------------------------------------------------------------------------------------------
 
-    def _offer(self, block: PageBlock, outcome: Outcome, places: Integers, x: Floats) -> None:
+    def _offer(self, block: ChangedRows, outcome: JudgedStates, places: Integers, x: Floats) -> None:
         """Offer the best state of a block as an example; rows that differ as they are make none but themselves."""
         clean = block.change.kind == CLEAN
         good = outcome.alarm if clean else outcome.alarm & ~self.clean_alarm[block.who]

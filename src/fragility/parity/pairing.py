@@ -21,7 +21,7 @@ from fragility.evidence.binding import CONFIRM_ROWS, confirm_answers
 from fragility.evidence.rows import Rows, column_names, list_names, read_rows
 from fragility.models import Decision, Model
 from fragility.models.adapter import predict_labels
-from fragility.models.decision import ClassLabel
+from fragility.models.outputs import ClassLabel
 from fragility.parity.result import ComparedModel
 
 NUMBERED = re.compile(r"[A-Za-z_ ]*?(\d+)")  # what libraries call the columns of a bare array: f0, Column_0, 0

@@ -14,7 +14,7 @@ from fragility.base.errors import DataError, FragilityError
 from fragility.base.schemas import AtLeastZero, Count, Share, one_of, read_document, write_document
 from fragility.base.text import BriefRepr, align_columns, escape_controls
 from fragility.evidence.rows import Scalar
-from fragility.pages.saving import JsonFile
+from fragility.pages.results import JsonFile
 
 FORMAT = "fragility-parity/1"
 KINDS = ("clean", "lost", "missing", "wrong", "noisy", "sentinel", "outage", "path", "faded")

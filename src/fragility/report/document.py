@@ -15,7 +15,7 @@ from fragility.analysis.segments import ByColumn
 from fragility.audits import Audit
 from fragility.base.errors import DataError
 from fragility.base.text import replace_controls
-from fragility.pages.result import TOP, Result
+from fragility.pages.results import TOP, Result
 from fragility.pages.sections import Document, Section
 from fragility.parity import ModelParity
 from fragility.questions.reliability.outcomes import FailureProbability

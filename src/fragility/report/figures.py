@@ -6,12 +6,22 @@ import math
 from collections.abc import Sequence
 from dataclasses import astuple
 
-import fragility.pages.svg as svg
 from fragility.base.shares import Share
 from fragility.base.text import shorten
-from fragility.pages.curve import MarginCurve, draw_curve_svg
+from fragility.pages import drawing
+from fragility.pages.drawing import (
+    ACCENT,
+    FLIP,
+    FLIP_TEXT,
+    LEFT,
+    QUIET,
+    RIGHT,
+    WIDTH,
+    LinearScale,
+    MarginCurve,
+    draw_curve_svg,
+)
 from fragility.pages.sections import Figure, Table
-from fragility.pages.svg import ACCENT, FLIP, FLIP_TEXT, LEFT, QUIET, RIGHT, WIDTH, LinearScale
 from fragility.pages.wording import describe_curve, write_interval, write_known_part, write_percent
 from fragility.report.sentences import describe_case
 from fragility.report.summary import AuditNumbers, FragileCase, Loss, ModeNumbers, Quartiles, ReviewView, SetNumbers
@@ -27,7 +37,7 @@ def show_shares(entries: Sequence[tuple[str, Share]], caption: str) -> Figure:
     """Return shares that flip early as a figure, with their numbers folded."""
     rows = [(name, write_known_part(share), write_interval(share)) for name, share in entries]
     table = Table("The picture in numbers", ("", "flip early", "95% interval"), rows, folded=True)
-    return Figure([svg.draw_shares(entries)], caption, table)
+    return Figure([drawing.draw_shares(entries)], caption, table)
 
 
 # --- k* and collapse ----------------------------------------------------------------------------------------
@@ -63,51 +73,51 @@ def draw_budgets(audit: AuditNumbers) -> str:
     y = LinearScale(0.0, max(0.1, *(value for values in shares for value in values)) * 1.08, bottom, top)
     slot = (RIGHT - LEFT) / len(labels)
     thick = min(slot * 0.8 / len(sets), 22.0)
-    marks = svg.draw_value_axis(y, [(tick, f"{tick:.0%}") for tick in svg.list_ticks(0.0, y.high)], LEFT, RIGHT)
+    marks = drawing.draw_value_axis(y, [(tick, f"{tick:.0%}") for tick in drawing.list_ticks(0.0, y.high)], LEFT, RIGHT)
     for place, label in enumerate(labels):
         middle = LEFT + slot * (place + 0.5)
-        marks.append(svg.draw_text((middle, bottom + 15), label, anchor="middle"))
+        marks.append(drawing.draw_text((middle, bottom + 15), label, anchor="middle"))
         for index, (_, _, colour) in enumerate(sets):
             x, value = middle - thick * len(sets) / 2 + index * thick, shares[index][place]
-            marks.append(svg.draw_bar(x + 0.5, y(value), thick - 1, bottom - y(value), colour=colour))
-    marks.append(svg.draw_text((MIDDLE, bottom + 36), "groups lost until the prediction flips", anchor="middle"))
-    marks += svg.draw_legend([(name, colour, "solid") for name, _, colour in sets])
+            marks.append(drawing.draw_bar(x + 0.5, y(value), thick - 1, bottom - y(value), colour=colour))
+    marks.append(drawing.draw_text((MIDDLE, bottom + 36), "groups lost until the prediction flips", anchor="middle"))
+    marks += drawing.draw_legend([(name, colour, "solid") for name, _, colour in sets])
     spoken = "; ".join(
         f"{name}: " + ", ".join(f"{label} {write_percent(v)}" for label, v in zip(labels, values, strict=True))
         for (name, _, _), values in zip(sets, shares, strict=True)
     )
     label = f"Share of predictions by the number of groups lost until they flip. {spoken}"
-    return svg.draw_picture(WIDTH, 236.0, label, marks)
+    return drawing.draw_picture(WIDTH, 236.0, label, marks)
 
 
 def draw_collapse(curve: Sequence[Quartiles], everything: Sequence[Quartiles] | None) -> str:
     """Return median and quartiles of the margin lost, removal by removal; `everything` is drawn for comparison."""
     top, bottom, last = 34.0, 186.0, len(curve) - 1
     y, x = LinearScale(0.0, 1.0, bottom, top), LinearScale(0, last, LEFT + 8, RIGHT - 8)
-    marks = svg.draw_value_axis(y, QUARTERS, LEFT, RIGHT) + _draw_quartiles(curve, x, y)
+    marks = drawing.draw_value_axis(y, QUARTERS, LEFT, RIGHT) + _draw_quartiles(curve, x, y)
     legend = [("median", ACCENT, "solid"), ("middle half", ACCENT, "faint")]
     if everything is not None:
         medians = [(x(step), y(min(quartiles.median, 1.0))) for step, quartiles in enumerate(everything)]
-        marks.append(svg.draw_polyline(medians, colour=QUIET, dashed=True))
+        marks.append(drawing.draw_polyline(medians, colour=QUIET, dashed=True))
         legend.append(("median of all predictions", QUIET, "dashed"))
     steps = range(0, last + 1, max(1, math.ceil(last / 10)))
-    marks += svg.draw_place_axis(x, [(step, str(step)) for step in steps], bottom)
-    marks.append(svg.draw_text((MIDDLE, bottom + 36), "groups removed, strongest first", anchor="middle"))
-    marks += svg.draw_legend(legend)
+    marks += drawing.draw_place_axis(x, [(step, str(step)) for step in steps], bottom)
+    marks.append(drawing.draw_text((MIDDLE, bottom + 36), "groups removed, strongest first", anchor="middle"))
+    marks += drawing.draw_legend(legend)
     label = f"Median share of the margin lost, by groups removed. {_list_medians(curve)}"
-    return svg.draw_picture(WIDTH, 230.0, label, marks)
+    return drawing.draw_picture(WIDTH, 230.0, label, marks)
 
 
 def draw_class_curve(name: str, rows: int, curve: Sequence[Quartiles]) -> str:
     """Return one class's collapse, small, to stand beside the others."""
     left, right, top, bottom = 42.0, 202.0, 26.0, 106.0
     y, x = LinearScale(0.0, 1.0, bottom, top), LinearScale(0, len(curve) - 1, left + 4, right - 4)
-    marks = svg.draw_value_axis(y, QUARTERS[::2], left, right) + _draw_quartiles(curve, x, y)
+    marks = drawing.draw_value_axis(y, QUARTERS[::2], left, right) + _draw_quartiles(curve, x, y)
     steps = [0, (len(curve) - 1) // 2, len(curve) - 1] if len(curve) > 4 else range(len(curve))
-    marks += svg.draw_place_axis(x, [(step, str(step)) for step in steps], bottom)
-    marks.append(svg.draw_text((left, 14), f"{shorten(name, 16)} ({rows:,})", bold=True))
+    marks += drawing.draw_place_axis(x, [(step, str(step)) for step in steps], bottom)
+    marks.append(drawing.draw_text((left, 14), f"{shorten(name, 16)} ({rows:,})", bold=True))
     label = f"Class {name}, {rows} predictions: median share of the margin lost. {_list_medians(curve)}"
-    return svg.draw_picture(208.0, 126.0, label, marks)
+    return drawing.draw_picture(208.0, 126.0, label, marks)
 
 
 def _draw_quartiles(curve: Sequence[Quartiles], x: LinearScale, y: LinearScale) -> list[str]:
@@ -115,7 +125,7 @@ def _draw_quartiles(curve: Sequence[Quartiles], x: LinearScale, y: LinearScale) 
         [(x(step), y(min(getattr(quartiles, name), 1.0))) for step, quartiles in enumerate(curve)]
         for name in ("lower", "median", "upper")
     )
-    return [svg.draw_band(upper, lower), svg.draw_polyline(median, width=2.4)]
+    return [drawing.draw_band(upper, lower), drawing.draw_polyline(median, width=2.4)]
 
 
 def _list_medians(curve: Sequence[Quartiles]) -> str:
@@ -137,7 +147,7 @@ def draw_loss(loss: Loss, name: str) -> str:
     ticks[-1] += "+" if open_ended else ""
     place = min(loss.quartiles.median / loss.top, 1.0)
     marks = _draw_histogram(name, f"median {median}", loss.histogram, place, ticks, open_ended=open_ended)
-    return svg.draw_picture(212.0, 136.0, label, marks)
+    return drawing.draw_picture(212.0, 136.0, label, marks)
 
 
 def draw_exposure(numbers: ModeNumbers, name: str) -> str:
@@ -149,8 +159,8 @@ def draw_exposure(numbers: ModeNumbers, name: str) -> str:
     )
     note, ticks = f"median exposure {median}", ["0", "0.5", "1"]
     marks = _draw_histogram(name, note, numbers.histogram, numbers.exposure.median, ticks)
-    marks.append(svg.draw_text((106.0, 147.0), "exposure to the mode", anchor="middle"))
-    return svg.draw_picture(212.0, 152.0, label, marks)
+    marks.append(drawing.draw_text((106.0, 147.0), "exposure to the mode", anchor="middle"))
+    return drawing.draw_picture(212.0, 152.0, label, marks)
 
 
 def _draw_histogram(
@@ -164,16 +174,18 @@ def _draw_histogram(
         (right - left) / len(counts),
     )
     marks = [
-        svg.draw_text((left, 14), name, bold=True, size=12),
-        svg.draw_text((left, 30), note, colour="var(--muted, currentColor)"),
+        drawing.draw_text((left, 14), name, bold=True, size=12),
+        drawing.draw_text((left, 30), note, colour="var(--muted, currentColor)"),
     ]
     for place, count in enumerate(counts):
         colour = QUIET if open_ended and place == len(counts) - 1 else ACCENT
-        marks.append(svg.draw_bar(left + place * width + 0.5, y(count), width - 1, bottom - y(count), colour=colour))
-    marks.append(svg.draw_line((left, bottom), (right, bottom), colour=QUIET))
-    marks.append(svg.draw_line((x(median), top - 6), (x(median), bottom), colour=FLIP, width=2))
+        marks.append(
+            drawing.draw_bar(left + place * width + 0.5, y(count), width - 1, bottom - y(count), colour=colour)
+        )
+    marks.append(drawing.draw_line((left, bottom), (right, bottom), colour=QUIET))
+    marks.append(drawing.draw_line((x(median), top - 6), (x(median), bottom), colour=FLIP, width=2))
     for share, anchor, text in zip((0.0, 0.5, 1.0), ("start", "middle", "end"), ticks, strict=True):
-        marks.append(svg.draw_text((x(share), bottom + 15), text, anchor=anchor))
+        marks.append(drawing.draw_text((x(share), bottom + 15), text, anchor=anchor))
     return marks
 
 
@@ -186,7 +198,7 @@ def draw_density(audit: AuditNumbers) -> str:
     top, bottom = 34.0, 282.0
     x, y = LinearScale(0.0, density.right, LEFT, RIGHT), LinearScale(0.0, 1.0, bottom, top)
     width, height = (RIGHT - LEFT) / density.columns, (bottom - top) / density.lines
-    marks = svg.draw_value_axis(y, [(tick / 4, f"{tick / 4:.2g}") for tick in range(5)], LEFT, RIGHT)
+    marks = drawing.draw_value_axis(y, [(tick / 4, f"{tick / 4:.2g}") for tick in range(5)], LEFT, RIGHT)
     if audit.confident.rows:
         marks += _draw_corner(audit, x, y)
     most = max(count for _, _, count in density.cells)
@@ -195,17 +207,17 @@ def draw_density(audit: AuditNumbers) -> str:
         level = round((len(DENSITIES) - 1) * math.log1p(count - 1) / math.log1p(most - 1)) if most > 1 else -1
         levels[level].append((LEFT + column * width, bottom - (row + 1) * height))
     for corners, opacity in zip(levels, DENSITIES, strict=True):
-        marks.append(svg.draw_cells(corners, width - 0.6, height - 0.6, opacity))
-    marks += svg.draw_place_axis(x, [(-math.log10(1 - value), text) for value, text in CONFIDENCES], bottom)
-    marks.append(svg.draw_text((MIDDLE, bottom + 34), "confidence (stretched toward 100%)", anchor="middle"))
-    marks.append(svg.draw_text((LEFT - 36, 16), "exposure"))
+        marks.append(drawing.draw_cells(corners, width - 0.6, height - 0.6, opacity))
+    marks += drawing.draw_place_axis(x, [(-math.log10(1 - value), text) for value, text in CONFIDENCES], bottom)
+    marks.append(drawing.draw_text((MIDDLE, bottom + 34), "confidence (stretched toward 100%)", anchor="middle"))
+    marks.append(drawing.draw_text((LEFT - 36, 16), "exposure"))
     legend = f"1 to {most:,} per cell"
-    marks.append(svg.draw_text((RIGHT, 16), legend, anchor="end"))
+    marks.append(drawing.draw_text((RIGHT, 16), legend, anchor="end"))
     start = RIGHT - 6.2 * len(legend) - len(DENSITIES) * 13 - 6
-    marks += [svg.draw_bar(start + 13 * i, 7, 12, 10, opacity=opacity) for i, opacity in enumerate(DENSITIES)]
+    marks += [drawing.draw_bar(start + 13 * i, 7, 12, 10, opacity=opacity) for i, opacity in enumerate(DENSITIES)]
     label = f"Density of {audit.facts.rows} predictions by confidence and exposure. "
     label += f"{density.corner} lie in the exposed corner." if audit.confident.rows else "None is confident."
-    return svg.draw_picture(WIDTH, 326.0, label, marks)
+    return drawing.draw_picture(WIDTH, 326.0, label, marks)
 
 
 def _draw_corner(audit: AuditNumbers, x: LinearScale, y: LinearScale) -> list[str]:
@@ -213,10 +225,10 @@ def _draw_corner(audit: AuditNumbers, x: LinearScale, y: LinearScale) -> list[st
     left, base = x(-math.log10(1 - least)), y(audit.density.threshold)
     text = f"exposed corner: {audit.density.corner:,}"
     return [
-        svg.draw_bar(left, y.end, x.end - left, base - y.end, colour=FLIP, opacity=0.13),
-        svg.draw_line((left, y.end), (left, base), colour=FLIP, width=1.4),
-        svg.draw_line((left, base), (x.end, base), colour=FLIP, width=1.4),
-        svg.draw_text((x.end - 5, y.end + 14), text, anchor="end", colour=FLIP_TEXT, bold=True),
+        drawing.draw_bar(left, y.end, x.end - left, base - y.end, colour=FLIP, opacity=0.13),
+        drawing.draw_line((left, y.end), (left, base), colour=FLIP, width=1.4),
+        drawing.draw_line((left, base), (x.end, base), colour=FLIP, width=1.4),
+        drawing.draw_text((x.end - 5, y.end + 14), text, anchor="end", colour=FLIP_TEXT, bold=True),
     ]
 
 
@@ -227,25 +239,25 @@ def draw_review(view: ReviewView) -> str:
     """Return the share of the wrong or brittle predictions that a review of a given size finds."""
     top, bottom = 34.0, 206.0
     x, y = LinearScale(0.0, 1.0, LEFT, RIGHT), LinearScale(0.0, 1.0, bottom, top)
-    marks = svg.draw_value_axis(y, QUARTERS, LEFT, RIGHT)
-    marks.append(svg.draw_line((x(0), y(0)), (x(1), y(1)), colour=QUIET))
+    marks = drawing.draw_value_axis(y, QUARTERS, LEFT, RIGHT)
+    marks.append(drawing.draw_line((x(0), y(0)), (x(1), y(1)), colour=QUIET))
     by_exposure, other = (
         [count / view.found_in_all for count in counts] for counts in (view.by_exposure, view.by_confidence)
     )
     for values, colour, dashed in ((other, QUIET, True), (by_exposure, ACCENT, False)):
         points = [(x(share), y(value)) for share, value in zip(view.shares, values, strict=True)]
-        marks.append(svg.draw_polyline(points, colour=colour, width=2.4, dashed=dashed))
-    marks += svg.draw_place_axis(x, QUARTERS, bottom)
-    marks.append(svg.draw_text((MIDDLE, bottom + 36), "share reviewed", anchor="middle"))
-    marks += svg.draw_legend([("by exposure", ACCENT, "solid"), ("by confidence", QUIET, "dashed")])
-    marks.append(svg.draw_text((RIGHT, 16), "thin: at random", anchor="end"))
+        marks.append(drawing.draw_polyline(points, colour=colour, width=2.4, dashed=dashed))
+    marks += drawing.draw_place_axis(x, QUARTERS, bottom)
+    marks.append(drawing.draw_text((MIDDLE, bottom + 36), "share reviewed", anchor="middle"))
+    marks += drawing.draw_legend([("by exposure", ACCENT, "solid"), ("by confidence", QUIET, "dashed")])
+    marks.append(drawing.draw_text((RIGHT, 16), "thin: at random", anchor="end"))
     spoken = ", ".join(
         f"{share:.0%}: {write_percent(one)} against {write_percent(two)}"
         for share, one, two in zip(view.shares, by_exposure, other, strict=True)
         if share in (0.05, 0.1, 0.2, 0.5)
     )
     label = f"Share of {view.defect} predictions found by exposure against confidence. {spoken}"
-    return svg.draw_picture(WIDTH, 248.0, label, marks)
+    return drawing.draw_picture(WIDTH, 248.0, label, marks)
 
 
 def draw_case(case: FragileCase) -> str:

@@ -24,14 +24,14 @@ from fragility.analysis.segments import PART_ROWS, RowValues, read_values
 from fragility.audits import Audit
 from fragility.audits.measures import write_class
 from fragility.base.arrays import Booleans, Floats
+from fragility.base.canonical import packed_root
 from fragility.base.errors import Advice, DataError
 from fragility.base.ids import GIVE_AUDITED, RowLabels, SeenIds, check_same_rows, id_keys, id_text
-from fragility.base.merkle import packed_root
 from fragility.base.shares import Share, difference_of, share_of
 from fragility.evidence.replacements import SAMPLE, Replacement, find_replacements, value_text
 from fragility.evidence.rows import input_row_digests, read_rows
 from fragility.models import Model
-from fragility.pages.saving import without_nan
+from fragility.pages.results import without_nan
 from fragility.protocol import Protocol
 from fragility.questions.stress.labels import BrittleLabels
 from fragility.report.summary import Accuracy, FieldValue, FragileCase, ReviewView

@@ -10,6 +10,7 @@ import fragility.report.sentences as sentences
 from fragility.analysis.segments import SegmentShares
 from fragility.base.shares import share_of
 from fragility.base.text import shorten
+from fragility.pages.drawing import draw_fifths, draw_share_bar, draw_shares
 from fragility.pages.sections import (
     Cases,
     CaseView,
@@ -27,10 +28,8 @@ from fragility.pages.sections import (
     Text,
     count_cell,
 )
-from fragility.pages.svg import draw_fifths, draw_share_bar, draw_shares
+from fragility.pages.terms import GLOSSARY, LOSS_NAMES
 from fragility.pages.wording import (
-    GLOSSARY,
-    LOSS_NAMES,
     describe_expected_loss,
     describe_first_group,
     describe_operator,
@@ -43,9 +42,14 @@ from fragility.pages.wording import (
     write_part,
     write_percent,
 )
-from fragility.report.comparison import show_comparison, show_side_by_side
-from fragility.report.modes import list_case_intervals, list_case_modes, show_modes
-from fragility.report.parity import show_parities
+from fragility.report.chapters import (
+    list_case_intervals,
+    list_case_modes,
+    show_comparison,
+    show_modes,
+    show_parities,
+    show_side_by_side,
+)
 from fragility.report.sentences import count_focus, name_all, name_focus, name_limit
 from fragility.report.summary import AuditNumbers, Dependence, FragileCase, GroupRole, ReliabilityNumbers, ReportSummary
 from fragility.report.tally import count_first

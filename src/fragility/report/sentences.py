@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from fragility.analysis.segments import SegmentNumbers, SegmentShares
 from fragility.blocks.baselines.comparison import Stability, describe_under_all
 from fragility.pages.wording import (
+    begin_sentence,
     describe_artificial,
     describe_counting,
     describe_failure,
@@ -19,6 +20,7 @@ from fragility.pages.wording import (
     describe_rule,
     describe_smallest,
     join_names,
+    make_sentence,
     name_lost,
     name_lost_groups,
     shorten_name,
@@ -162,23 +164,20 @@ def write_headline(audit: AuditNumbers) -> list[str]:
             outcome = f"it flips when {write_count(step, 'group of evidence is', 'groups of evidence are')} lost"
         return [f"The one prediction audited is {sure}confident; {outcome}."]
     early = focus.flips_early
+    many = begin_sentence(write_early(early, name_focus(audit)))
     text = (
-        f"{_start(write_early(early, name_focus(audit)))}: they change when one or two groups of evidence are lost. "
+        f"{many}: they change when one or two groups of evidence are lost. "
         f"{describe_counting(early, focus.early_on_path)}"
     )
     few = describe_few_confident(audit.confident.rows, rows, audit.min_confidence)
-    sentences = [text] if few is None else [_end_sentence(few), text]
+    sentences = [text] if few is None else [make_sentence(few), text]
     if audit.worst is not None:
         sentences.append(_describe_worst(audit.worst, "confident " if audit.confident.rows else ""))
     elif len(focus.class_losses) > 1 and early.count:
         sentences.append("No predicted class flips early clearly more often than the others.")
     if audit.dependence is not None and audit.dependence.verdict is Stability.DEPENDS:
-        sentences.append(_end_sentence(audit.dependence.sentence))
+        sentences.append(make_sentence(audit.dependence.sentence))
     return sentences
-
-
-def _start(sentence: str) -> str:
-    return sentence[:1].upper() + sentence[1:]
 
 
 def _describe_worst(worst: WorstSegment, sure: str) -> str:
@@ -189,7 +188,7 @@ def _describe_worst(worst: WorstSegment, sure: str) -> str:
     elif worst.rest_name is not None:
         rest = repr(shorten_name(worst.rest_name))
     return (
-        f"{_start(write_early(early, rows))}, against "
+        f"{begin_sentence(write_early(early, rows))}, against "
         f"{write_percent(worst.rest.value)} ({write_interval(worst.rest)}) of {rest}."
     )
 
@@ -215,11 +214,7 @@ def describe_finding(audit: AuditNumbers) -> list[str]:
         which = "It is" if focus.rows == 1 else "The most exposed of them is"
         meaning = f"{which} row {shorten_name(focus.cases[0].id)}: {describe_case(focus.cases[0])}."
     known = dependence is not None and dependence.verdict is not Stability.DEPENDS  # which opens the report instead
-    return [f"{rests}.", meaning, *([_end_sentence(dependence.sentence)] if dependence is not None and known else [])]
-
-
-def _end_sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}."
+    return [f"{rests}.", meaning, *([make_sentence(dependence.sentence)] if dependence is not None and known else [])]
 
 
 def describe_baselines(dependence: Dependence) -> list[str]:
@@ -237,9 +232,9 @@ def describe_baselines(dependence: Dependence) -> list[str]:
     ]
     return [
         "The same confident predictions, drawn by a hash of their content, under every baseline that the model admits. "
-        f"{_end_sentence(dependence.sentence)}",
+        + make_sentence(dependence.sentence),
         f"{describe_under_all(len(every), dependence.rows, names)}{shown}.{rest}",
-        *map(_end_sentence, artificial),
+        *map(make_sentence, artificial),
     ]
 
 

@@ -12,10 +12,10 @@ from typing import Any
 
 from fragility.analysis.segments import SegmentShares
 from fragility.audits.comparison import SettingDifference
-from fragility.base.shares import Difference, Share
+from fragility.base.shares import Share, ShareDifference
 from fragility.base.text import BriefRepr
 from fragility.blocks.baselines.comparison import BaselineAgreement, Stability
-from fragility.pages.saving import without_nan
+from fragility.pages.results import without_nan
 from fragility.parity import ModelParity
 from fragility.questions.modes.stability import StabilityInterval
 
@@ -317,7 +317,7 @@ class Accuracy:
     wrong_by_fifth: tuple[Share, ...]  # least exposed fifth first
     wrong_exposed: Share  # the most exposed fifth
     wrong_rest: Share
-    difference: Difference  # exposed minus rest
+    difference: ShareDifference  # exposed minus rest
 
     @property
     def enough_rows(self) -> bool:
@@ -415,7 +415,7 @@ class WorstSegment:
     flips_early: Share
     rest_name: str | None  # where the rest is one segment only
     rest: Share
-    difference: Difference
+    difference: ShareDifference
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,7 +425,7 @@ class Compared:
     measure: str  # a key of comparison.COMPARED
     first: Share
     second: Share
-    difference: Difference
+    difference: ShareDifference
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,10 +19,9 @@ import pyarrow as pa
 from fragility.audits import Audit, Claims, open_audit
 from fragility.audits.folder import read_file
 from fragility.audits.manifest import Classes, identical
-from fragility.base.canonical import digest_of
+from fragility.base.canonical import digest_of, inclusion_proof, root_from_proof
 from fragility.base.errors import Advice, CertificateError, FragilityError, VerificationError
 from fragility.base.files import write_text
-from fragility.base.merkle import inclusion_proof, root_from_proof
 from fragility.base.schemas import Count, Digest, Must, check_format, is_digest, parse_text, read_document
 from fragility.blocks.checks import MALFORMED, Check
 from fragility.blocks.claims import (

@@ -33,7 +33,7 @@ from fragility.engines.choice import never_reads, refusal
 from fragility.evidence import EvidenceRows
 from fragility.evidence.modes import values_frame
 from fragility.evidence.origins import Origin
-from fragility.pages.wording import BRACKETED, EXACT
+from fragility.pages.terms import BRACKETED, EXACT
 from fragility.protocol import Protocol
 from fragility.questions.modes.intervals import bind_estimator, choose_fields, search_fields
 from fragility.questions.modes.searching import EXACT_ENGINES, Axis, Question, Search

@@ -37,7 +37,8 @@ from fragility.engines.lattice.additive import FlipRule
 from fragility.engines.lattice.whole import find_lattice, never_searches, row_blocks
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.evidence.agreement import OtherBatches, with_ties_settled
-from fragility.pages.wording import MINIMUM, NONE_AT_ALL, join_names, none_up_to
+from fragility.pages.terms import MINIMUM, NONE_AT_ALL, none_up_to
+from fragility.pages.wording import join_names
 from fragility.protocol import Protocol
 from fragility.questions.modes.losses import ModeLosses, losses_of_rows
 from fragility.questions.reliability.failure import failure_of_rows

@@ -20,7 +20,7 @@ from fragility.evidence.fields import Field
 from fragility.evidence.modes import values_frame
 from fragility.evidence.origins import find_categories
 from fragility.evidence.rows import Scalar
-from fragility.models.decision import to_python
+from fragility.models.outputs import to_python
 from fragility.protocol import Protocol
 
 SAME = 1e-9  # of a cell: by so much may the encoding of a category differ from the baseline

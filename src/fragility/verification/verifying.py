@@ -46,9 +46,9 @@ from fragility.audits.integrity import (
 )
 from fragility.audits.parts import PART_ROWS
 from fragility.base.arrays import Booleans, Integers
+from fragility.base.canonical import packed_root
 from fragility.base.errors import Advice, FragilityError, ProtocolError, VerificationError
 from fragility.base.ids import IdSpan, id_text, say_other_rows
-from fragility.base.merkle import packed_root
 from fragility.base.progress import Report, progress_bar
 from fragility.blocks.checks import Check, Difference
 from fragility.blocks.choice import compare_ids, with_content

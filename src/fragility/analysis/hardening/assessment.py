@@ -28,11 +28,11 @@ from typing import Any
 
 import numpy as np
 
-from fragility.analysis.ranking.predictive import PredictiveMetrics, class_codes, predictive_metrics
+from fragility.analysis.ranking.metrics import PredictiveMetrics, class_codes, predictive_metrics
 from fragility.auditing.pipeline import audit
 from fragility.base.arrays import Booleans
 from fragility.base.progress import Report
-from fragility.base.shares import Difference, paired_difference
+from fragility.base.shares import ShareDifference, paired_difference
 from fragility.base.text import BriefRepr, align_columns, format_number
 from fragility.evidence.agreement import BATCH_ROWS
 from fragility.pages.wording import join_names, write_count
@@ -163,7 +163,7 @@ class Judged:
     by: str
     before: float  # NaN if a model has no confident prediction
     after: float
-    difference: Difference | None = None  # after minus before, on the rows that are confident both times
+    difference: ShareDifference | None = None  # after minus before, on the rows that are confident both times
     rows: int = 0  # how many those are
 
     @property

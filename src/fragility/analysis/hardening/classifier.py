@@ -1,13 +1,20 @@
-"""HardenedClassifier: hardening as a scikit-learn meta-estimator, so that rate and copies can be searched."""
+"""HardenedClassifier: hardening as a scikit-learn meta-estimator; and `choose_rate`, which chooses how much of it.
+
+`choose_rate` takes the largest rate of a declared grid whose validation metric loses at most a tolerance.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin
+from sklearn.metrics import get_scorer
 from sklearn.pipeline import Pipeline
 from sklearn.utils import get_tags
 from sklearn.utils.metaestimators import available_if
@@ -23,9 +30,13 @@ from sklearn.utils.validation import (
     column_or_1d,
 )
 
-from fragility.analysis.hardening.training import harden
+from fragility.analysis.hardening.assessment import assess_model
+from fragility.analysis.hardening.training import harden, refit_protocol
 from fragility.analysis.hardening.twins import Degradation
 from fragility.base.arrays import Floats
+from fragility.base.errors import DataError, ProtocolError, name_error
+from fragility.base.progress import Report, progress_bar
+from fragility.base.text import align_columns, format_number
 from fragility.protocol import Protocol
 
 
@@ -190,3 +201,210 @@ class HardenedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  #
         tags.classifier_tags = inner.classifier_tags
         tags.non_deterministic = inner.non_deterministic
         return tags
+
+
+# --- the rate -------------------------------------------------------------------------------------------------
+
+RATES = (0.05, 0.1, 0.2, 0.3, 0.4)
+TOLERANCE = 0.002
+Scorer = Callable[[Any, Any, Any], float]
+
+
+@dataclass(frozen=True, slots=True)
+class RateOutcome:
+    """The outcome of one rate on the validation rows; rate 0 is the plain model."""
+
+    rate: float
+    metric: float  # on the validation rows
+    loss: float  # of the metric, against the plain model
+    confident_share: float  # of the predictions
+    brittle_share: float  # of the confident predictions: those that break under held-out stress; NaN without any
+    exposure: float  # mean over all predictions
+    seconds: float  # of training
+
+
+@dataclass(frozen=True)
+class RateChoice:
+    """The outcome of each rate on validation rows, and the rate chosen; made by :func:`choose_rate`.
+
+    Attributes
+    ----------
+    rate, model : float, estimator or Pipeline
+        The largest rate within the tolerance (0 if none is, and then the plain model stays), and the model trained with
+        it.
+    metric, tolerance : str, float
+        Name of the metric, and what it may lose.
+    outcomes : tuple of RateOutcome
+        The plain model (rate 0) first, then each rate of the grid.
+
+    See Also
+    --------
+    harden : Trains with one rate.
+    """
+
+    rate: float
+    model: Any
+    metric: str
+    tolerance: float
+    outcomes: tuple[RateOutcome, ...]
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return one row per rate.
+
+        Returns
+        -------
+        pandas.DataFrame
+            The attributes of each outcome.
+        """
+        return pd.DataFrame([asdict(outcome) for outcome in self.outcomes])
+
+    def to_text(self) -> str:
+        """Return the table and the choice in words.
+
+        Returns
+        -------
+        str
+            Several lines.
+        """
+        cells: list[tuple[str, ...]] = [
+            ("rate", self.metric, "loss", "confident", "of these brittle", "exposure", "seconds")
+        ]
+        digits = (4, 4, 3, 3, 3, 1)
+        for outcome in self.outcomes:
+            rate, *figures = astuple(outcome)
+            mark = " *" if rate == self.rate else ""
+            cells.append((f"{rate:g}{mark}", *map(format_number, figures, digits)))
+        if self.rate == 0.0:
+            choice = f"no rate loses at most {self.tolerance:g} of {self.metric}: the plain model stays"
+        else:
+            choice = f"* the largest rate that loses at most {self.tolerance:g} of {self.metric} on the validation rows"
+        return "\n".join([*align_columns(cells), choice])
+
+    def __repr__(self) -> str:
+        return self.to_text()
+
+
+def choose_rate(
+    model: Any,
+    X: Any,
+    y: Any,
+    X_val: Any,
+    y_val: Any,
+    *,
+    rates: Sequence[float] = RATES,
+    tolerance: float = TOLERANCE,
+    metric: str | Scorer = "roc_auc",
+    protocol: Protocol | None = None,
+    copies: int = 1,
+    kind: Degradation = "mask",
+    outages: Any = None,
+    modes: Sequence[str] = ("lost",),
+    copy_weight: float | None = None,
+    sample_weight: Any = None,
+    fit_params: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    engine: str = "auto",
+    progress: bool | Report | None = None,
+) -> RateChoice:
+    """Harden a model with each rate of a grid and choose the largest that costs little on validation rows.
+
+    Parameters
+    ----------
+    model : estimator or Pipeline
+        The classifier, fitted or not.
+    X, y : array or table of shape (n, d), array of shape (n,)
+        Raw training rows and their labels.
+    X_val, y_val : array or table, array
+        Validation rows, which no model is trained on, and their labels; they are never degraded for the metric.
+    rates : sequence of float, default=(0.05, 0.1, 0.2, 0.3, 0.4)
+        The grid, declared before looking.
+    tolerance : float, default=0.002
+        What the metric may lose against the plain model.
+    metric : str or callable, default="roc_auc"
+        A scikit-learn scorer's name, or a function (model, X, y) -> number, larger is better. With more than two
+        classes ``roc_auc`` is ``roc_auc_ovr``.
+    protocol, copies, kind, outages, modes, copy_weight, sample_weight, fit_params, seed : optional
+        As in :func:`harden`.
+    engine : str, default="auto"
+        As in :func:`audit`, for what the validation predictions rest on.
+    progress : bool or callable, optional
+        A bar over the rates on the terminal (the default if there is one), or a function (done, in all).
+
+    Returns
+    -------
+    RateChoice
+        The rate, the model trained with it, and the table of what each rate did.
+
+    See Also
+    --------
+    harden : Trains with one rate.
+    """
+    grid = tuple(sorted({float(rate) for rate in rates}))
+    if not grid or not 0.0 < grid[0] <= grid[-1] <= 1.0:
+        raise ProtocolError(f"rates must be numbers above 0 and up to 1, got {list(rates)}")
+    if not tolerance >= 0.0:
+        raise ProtocolError(f"tolerance must be a number of at least 0, got {tolerance!r}")
+    score = _read_scorer(metric, y)
+    outcomes: list[RateOutcome] = []
+
+    def attempt(subject: Any, rate: float, declared: Protocol | None) -> tuple[Any, Protocol]:
+        """Train with one rate and note its outcome; return the model and its protocol."""
+        started = time.perf_counter()
+        trained = harden(
+            subject,
+            X,
+            y,
+            protocol=declared,
+            rate=rate,
+            copies=copies,
+            kind=kind,
+            outages=outages,
+            modes=modes,
+            copy_weight=copy_weight,
+            sample_weight=sample_weight,
+            fit_params=fit_params,
+            seed=seed,
+        )
+        seconds = time.perf_counter() - started
+        own = refit_protocol(trained, X, protocol) if declared is None else declared
+        found = assess_model(trained, X_val, own, engine=engine)
+        reached = _compute_score(score, trained, X_val, y_val)
+        loss = outcomes[0].metric - reached if outcomes else 0.0
+        shares = (found.confident_share, found.brittle_share, found.exposure)
+        outcomes.append(RateOutcome(rate, reached, loss, *shares, seconds))
+        return trained, own
+
+    with progress_bar("hardening", progress) as report:
+        plain, own = attempt(model, 0.0, None)
+        best, chosen = 0.0, plain
+        for rate in grid:
+            if report is not None:
+                report(len(outcomes), 1 + len(grid))
+            trained, _ = attempt(plain, rate, own)
+            if outcomes[-1].loss <= tolerance:
+                best, chosen = rate, trained
+    name = metric if isinstance(metric, str) else getattr(metric, "__name__", type(metric).__name__)
+    return RateChoice(best, chosen, name, float(tolerance), tuple(outcomes))
+
+
+def _read_scorer(metric: str | Scorer, y: Any) -> Scorer:
+    if callable(metric):
+        return metric
+    if metric == "roc_auc" and len(np.unique(np.asarray(y).astype(str))) > 2:
+        metric = "roc_auc_ovr"
+    try:
+        return get_scorer(metric)  # type: ignore[no-any-return]
+    except ValueError as error:
+        raise DataError(
+            f"metric must be the name of a scikit-learn scorer, such as roc_auc or neg_log_loss, got {metric!r}"
+        ) from error
+
+
+def _compute_score(score: Scorer, model: Any, X: Any, y: Any) -> float:
+    try:
+        reached = float(score(model, X, y))
+    except Exception as error:
+        raise DataError(f"metric fails on the validation rows: {name_error(error)}") from error
+    if np.isnan(reached):
+        raise DataError("metric has no value on the validation rows; give rows in which every class occurs")
+    return reached

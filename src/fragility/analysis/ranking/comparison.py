@@ -42,7 +42,7 @@ from fragility.base.arrays import Booleans, Floats, Integers
 from fragility.base.errors import DataError
 from fragility.base.ids import places_by_id
 from fragility.base.text import BriefRepr, align_columns, format_number
-from fragility.pages.saving import NanEqual, TabularReport
+from fragility.pages.results import NanEqual, TabularReport
 
 _COMPARED = ("cfc_exposure", "cfc_fds", "cfc_rcma", *MODE_SCORES)
 

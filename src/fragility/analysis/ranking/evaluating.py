@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fragility.analysis.ranking.comparison import Comparison, RankingReport, ScoreResult, compare_scores
-from fragility.analysis.ranking.predictive import PredictiveMetrics, class_codes, predictive_metrics
+from fragility.analysis.ranking.metrics import PredictiveMetrics, class_codes, predictive_metrics
 from fragility.analysis.ranking.scores import (
     collect_scores,
     group_shap,
@@ -33,7 +33,7 @@ from fragility.engines.choice import prepare_answers
 from fragility.evidence import EvidenceRows
 from fragility.evidence.modes import MODES
 from fragility.models import Model
-from fragility.pages.saving import TabularReport, without_nan
+from fragility.pages.results import TabularReport, without_nan
 from fragility.protocol import Protocol, bind
 from fragility.questions.modes.losses import choose_modes, losses_of_rows
 from fragility.questions.stress.declaration import Stress
@@ -49,7 +49,7 @@ MIN_CASES = 10  # fewer brittle or fewer sturdy rows than this, and an AUROC say
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RankingVerdict:
     """The answer: the ranking against the strongest confidence score, and against the strongest of any other kind."""
 
     state: str  # better, worse, not shown, cannot be judged
@@ -62,7 +62,7 @@ class Verdict:
 class Evaluation(TabularReport, BriefRepr):
     """A ranking report about one model's certificates, with its verdict."""
 
-    verdict: Verdict
+    verdict: RankingVerdict
     report: RankingReport
     stress: Stress
     counts: Mapping[str, int]
@@ -327,7 +327,7 @@ def predict_rows(rows: EvidenceRows, chunk: int = 8192) -> Floats:
     return np.concatenate([rows.predict(rows.dense(start, min(start + chunk, len(rows)))) for start in starts])
 
 
-def judge(report: RankingReport, by: str = "exposure") -> Verdict:
+def judge(report: RankingReport, by: str = "exposure") -> RankingVerdict:
     """Judge a ranking score against the strongest oriented confidence score by the interval of their difference."""
     sturdy = report.high_confidence - report.brittle
     best = report.strongest(("confidence",))
@@ -337,7 +337,7 @@ def judge(report: RankingReport, by: str = "exposure") -> Verdict:
             f"{report.brittle} of those are brittle; at least {MIN_CASES} brittle and {MIN_CASES} other "
             "high-confidence rows are needed. Audit more rows, or declare another stress (severity, thresholds, rule)."
         )
-        return Verdict(CANNOT_TELL, too_few, None, None)
+        return RankingVerdict(CANNOT_TELL, too_few, None, None)
     score, name = JUDGED.get(by, (f"{EXPOSURE_TO}{by}", f"{EXPOSURE_TO}{by}"))
     judged, found = report.result(score), _find_comparison(report, score, best)
     if found.low > 0.0:
@@ -353,7 +353,7 @@ def judge(report: RankingReport, by: str = "exposure") -> Verdict:
         f"{best.capture_20:.0%} by {best.score}."
     )
     other = report.strongest(("perturbation", "attribution", "other"))
-    return Verdict(state, sentence, found, None if other is None else _find_comparison(report, score, other))
+    return RankingVerdict(state, sentence, found, None if other is None else _find_comparison(report, score, other))
 
 
 def _find_comparison(report: RankingReport, score: str, baseline: ScoreResult) -> Comparison:

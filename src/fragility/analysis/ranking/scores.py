@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import logsumexp
 
-from fragility.analysis.ranking.predictive import negative_log_likelihood
+from fragility.analysis.ranking.metrics import negative_log_likelihood
 from fragility.audits import Certificates
 from fragility.base.arrays import DEFAULT_BYTE_BUDGET, Floats, Integers
 from fragility.base.errors import DataError

@@ -6,14 +6,20 @@ twin and the price of losing support between the two (Eq. train; the formula is 
 Weights are trained in float32. Predictions use those weights in float64: in float32 a logit of 10 has steps of 1e-6,
 the resolution at which certificates order evidence, and the last bits change with the size of the batch.
 
+A trained network is saved as one .safetensors file: weights as arrays, everything else as JSON in its header. Nothing
+in a file is executed. Checked on reading: the format's version, the names and shapes of the arrays, the fingerprint.
+
 torch is imported when a network is first needed, so this module loads in an installation without it.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -23,13 +29,105 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from fragility.analysis.ranking.predictive import class_codes
+from fragility.analysis.ranking.metrics import class_codes
 from fragility.analysis.resmlp.penalty import FragilityPenalty
-from fragility.analysis.resmlp.storage import fingerprint, import_network, read_model, read_network, write_model
 from fragility.base.arrays import Floats, Integers, is_count, is_number
+from fragility.base.canonical import digest_of
 from fragility.base.errors import DataError, EvidenceError, ModelError
+from fragility.base.files import MODEL, parse_json, replacing
+from fragility.base.libraries import say_lacking
 from fragility.base.progress import Report, progress_bar
 from fragility.scores import softmax_probabilities
+
+# --- the file -------------------------------------------------------------------------------------------------
+
+FORMAT = "fragility-resmlp/1"
+SUFFIX = ".safetensors"
+
+
+def import_network() -> Any:
+    """Return the module `network`, imported on first use: the package must load without torch."""
+    try:
+        import fragility.analysis.resmlp.network as network
+    except ImportError as error:
+        raise ModelError(say_lacking("ResMLPClassifier", "torch") or f"cannot load torch: {error}") from error
+    return network
+
+
+def write_model(path: str | os.PathLike[str], header: Mapping[str, Any], weights: Mapping[str, NDArray[Any]]) -> None:
+    """Write header and weights; the file appears whole or not at all."""
+    target = Path(path)
+    if target.suffix != SUFFIX:
+        raise ModelError(f"the file name must end in {SUFFIX}, got {target.name!r}")
+    _check_safetensors()
+    from safetensors.numpy import save
+
+    text = json.dumps({"format": FORMAT, **header}, ensure_ascii=False, allow_nan=False, sort_keys=True)
+    try:
+        with replacing(target, own=MODEL) as temporary:
+            temporary.write_bytes(save(dict(weights), metadata={"fragility": text}))
+    except OSError as error:
+        raise ModelError(f"cannot write the model to {target}: {error.strerror or error}") from error
+
+
+def _check_safetensors() -> None:
+    if lacking := say_lacking("a .safetensors file", "safetensors"):
+        raise ModelError(lacking)
+
+
+def read_model(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Return the header and the arrays of a file that `write_model` wrote."""
+    import_network()  # says what to install before the file's own library is missed
+    _check_safetensors()
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="numpy") as file:
+            text = (file.metadata() or {}).get("fragility")
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no dict)
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"cannot read the model {path}: {error}") from error
+    try:
+        header = parse_json(text or "null")
+    except ValueError as error:
+        raise ModelError(f"{path}: the header is not JSON: {error}") from error
+    found = header.get("format") if isinstance(header, dict) else None
+    if found != FORMAT:
+        raise ModelError(f"{path}: expected a model of format {FORMAT!r} (ResMLPClassifier.save), got {found!r}")
+    return header, arrays
+
+
+def read_network(shape: Mapping[str, int], arrays: Mapping[str, NDArray[Any]], source: object) -> Any:
+    """Return the network of a stored shape and its arrays; `source` names the file in messages."""
+    network = import_network()
+    declared = network.NetworkShape(**shape)
+    # The arrays are compared before anything is made: a file's header may not decide how much memory is taken.
+    found = {name: array.shape for name, array in arrays.items()}
+    blocks = sum(name.endswith(".outer.bias") for name in found)
+    expected = network.parameter_shapes(replace(declared, blocks=min(declared.blocks, blocks + 1)))
+    if found != expected:
+        wrong = sorted(name for name in {*expected, *found} if expected.get(name) != found.get(name))
+        raise ModelError(f"{source}: the arrays {wrong[:5]} are missing, unknown or not of the shape the header says")
+    return network.build_network(declared, arrays)
+
+
+def fingerprint(shape: Any, classes: NDArray[Any], weights: Mapping[str, NDArray[Any]]) -> str:
+    """Return ``sha256:...`` over all that decides the predictions."""
+
+    def content(array: NDArray[Any]) -> str:
+        return hashlib.sha256(np.ascontiguousarray(array).astype("<f4").tobytes()).hexdigest()
+
+    return digest_of(
+        {
+            "format": FORMAT,
+            "shape": asdict(shape),
+            "classes": [[type(label).__name__, label] for label in classes.tolist()],
+            "weights": {name: [list(array.shape), content(array)] for name, array in weights.items()},
+        }
+    )
+
+
+# --- the classifier -------------------------------------------------------------------------------------------
 
 Device: TypeAlias = Literal["auto", "cpu", "cuda"]
 NUMBERS = (np.float64, np.float32)  # precisions that rows may have
@@ -330,7 +428,7 @@ class ResMLPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         self, X: Any, codes: Integers, weights: Floats | None, seed: int, X_validation: Any, y_validation: Any
     ) -> tuple[Any, Any]:
         """Return rows to train on, and rows for early stopping (None without any)."""
-        Rows = import_network().Rows
+        rows_of = import_network().NetworkRows
         if (X_validation is None) != (y_validation is None):
             raise DataError("X_validation and y_validation belong together; got only one of them")
         if X_validation is not None:
@@ -338,7 +436,7 @@ class ResMLPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
             held_codes = class_codes(y_validation, self.classes_)
             if len(held_codes) != held.shape[0]:
                 raise DataError(f"X_validation has {held.shape[0]} rows, y_validation {len(held_codes)} labels")
-            return Rows(X, codes, _scale_to_mean_one(weights)), Rows(held, held_codes)
+            return rows_of(X, codes, _scale_to_mean_one(weights)), rows_of(held, held_codes)
         # floor(fraction * rows) of each class, so that every class stays in training
         chosen = np.zeros(len(codes), dtype=bool)
         order = np.random.default_rng(seed).permutation(len(codes))
@@ -346,10 +444,10 @@ class ResMLPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
             members = order[codes[order] == code]
             chosen[members[: int(self.validation_fraction * len(members))]] = True
         if not chosen.any():
-            return Rows(X, codes, _scale_to_mean_one(weights)), None
+            return rows_of(X, codes, _scale_to_mean_one(weights)), None
         kept, held_out = np.flatnonzero(~chosen), np.flatnonzero(chosen)
-        training = Rows(X, codes[kept], None if weights is None else _scale_to_mean_one(weights[kept]), kept)
-        return training, Rows(X, codes[held_out], None if weights is None else weights[held_out], held_out)
+        training = rows_of(X, codes[kept], None if weights is None else _scale_to_mean_one(weights[kept]), kept)
+        return training, rows_of(X, codes[held_out], None if weights is None else weights[held_out], held_out)
 
     def _declare_stress(self, X: Any) -> Any:
         """Return how twins are made and what they cost; None for the plain network."""

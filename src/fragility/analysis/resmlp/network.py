@@ -196,7 +196,7 @@ class EvidenceStress:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rows:
+class NetworkRows:
     """Rows for training or validation: codes (n,) class columns, weights (n,), values in a dense or CSR matrix.
 
     ``index`` (n,) says where in the matrix the rows are, so that a split needs no copy; None: all of it, in order.
@@ -288,7 +288,7 @@ def fragility_loss(
     return weighted_loss(F.nll_loss(log_p, codes, reduction="none") + stress.alpha * penalty, weights)
 
 
-class TwinMaker:
+class BatchTwins:
     """Draws degraded twins: a few groups of each row, at one severity per row, moved toward the baseline.
 
     x~ = x + s * (baseline - x) on the columns of the drawn groups; number of groups uniform on
@@ -330,7 +330,7 @@ class _Batches:
     moves there once instead: gathering rows on the host would take most of each step.
     """
 
-    def __init__(self, rows: Rows, plan: TrainingPlan, device: torch.device) -> None:
+    def __init__(self, rows: NetworkRows, plan: TrainingPlan, device: torch.device) -> None:
         self.rows = rows
         self.batch_size = plan.batch_size
         self.device = device
@@ -352,7 +352,7 @@ class _Batches:
             yield x, self.codes[index], None if self.weights is None else self.weights[index]
 
 
-def _resident_matrix(rows: Rows, device: torch.device) -> Tensor | None:
+def _resident_matrix(rows: NetworkRows, device: torch.device) -> Tensor | None:
     if device.type != "cuda":
         return None
     n, d = len(rows), int(rows.matrix.shape[1])
@@ -389,7 +389,7 @@ class _Step:
             self.drop = SeededDropout(plan.dropout, stream("dropout"))
         else:
             self.drop = SeededDropout(plan.dropout, stream("dropout"), stream("twin_dropout"))
-            self.twin = TwinMaker(self.stress, stream("twin"))
+            self.twin = BatchTwins(self.stress, stream("twin"))
 
     def loss(self, x: Tensor, codes: Tensor, weights: Tensor | None) -> Tensor:
         if self.stress is None:
@@ -409,7 +409,7 @@ class _Step:
         return loss.detach()
 
 
-def mean_nll(network: ResidualNetwork, rows: Rows, device: torch.device) -> float:
+def mean_nll(network: ResidualNetwork, rows: NetworkRows, device: torch.device) -> float:
     """Weighted mean cross-entropy of ``rows`` in float32, summed in float64."""
     total, weight = 0.0, 0.0
     weights = np.ones(len(rows)) if rows.weights is None else rows.weights
@@ -424,11 +424,11 @@ def mean_nll(network: ResidualNetwork, rows: Rows, device: torch.device) -> floa
 
 
 def train_network(
-    rows: Rows,
+    rows: NetworkRows,
     shape: NetworkShape,
     plan: TrainingPlan,
     *,
-    validation: Rows | None = None,
+    validation: NetworkRows | None = None,
     stress: EvidenceStress | None = None,
     device: torch.device | str = "cpu",
     on_epoch: Callable[[Epoch], None] | None = None,

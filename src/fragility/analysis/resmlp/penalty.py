@@ -15,7 +15,7 @@ from fragility.base.errors import Advice, EvidenceError
 from fragility.evidence.fitting import column_moments
 from fragility.evidence.groups import raw_origin_groups
 from fragility.evidence.origins import claim_origins, output_names
-from fragility.pages.saving import without_nan
+from fragility.pages.results import without_nan
 from fragility.protocol import Protocol
 
 Member: TypeAlias = int | str | tuple[int, str]  # a position, a name, or both, as traced from a preprocessing

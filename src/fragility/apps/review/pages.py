@@ -16,21 +16,18 @@ import pyarrow as pa
 from markupsafe import Markup, escape
 
 from fragility.apps.review.history import DECISIONS, WORDS, CaseState, Entry, find_undos
-from fragility.apps.review.missing import MissingFields
 from fragility.apps.review.queries import QueuedCase, QueuePage
 from fragility.apps.review.rows import FieldLine
-from fragility.apps.review.stability import MovableField
+from fragility.apps.review.searches import MissingFields, MovableField
 from fragility.apps.review.store import Bulk
 from fragility.apps.review.views import STATUSES, View, write_name, write_number
 from fragility.audits import Certificate, Certificates, Manifest, ModesDeclaration
 from fragility.base.text import escape_controls
 from fragility.blocks.claims import present_path
 from fragility.blocks.modes import costs_of_row
-from fragility.pages.curve import draw_curve_svg
+from fragility.pages.drawing import draw_curve_svg
+from fragility.pages.terms import LOSS_NAMES, MODE_MEANINGS, MODE_WORDS
 from fragility.pages.wording import (
-    LOSS_NAMES,
-    MODE_MEANINGS,
-    MODE_WORDS,
     describe_curve,
     describe_flip,
     describe_missing,

@@ -1,15 +1,22 @@
-"""The endpoints of `fragility serve`, and what lives as long as they do: the batcher and the log."""
+"""The application of `fragility serve`: its endpoints, the page that describes them, and its process.
+
+The batcher and the log live as long as the application. The OpenAPI document is also a page without scripts, which can
+be read without the internet.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import datetime as dt
 import json
+import socket
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from html import escape
+from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -17,14 +24,26 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from fragility.apps.guards import GuardRules, RequestError, ServiceGuards
-from fragility.apps.serving.answering import Answering
-from fragility.apps.serving.batching import Batcher, BatchRules, Job, JobAnswer
+from fragility.apps.server import AddressError, Server, bind
+from fragility.apps.serving.batching import CONTENT_TYPE, Batcher, BatchRules, Job, JobAnswer, Metrics
 from fragility.apps.serving.log import ServingLog
-from fragility.apps.serving.metrics import CONTENT_TYPE, Metrics
-from fragility.apps.serving.pages import describe_api, render_page
-from fragility.apps.serving.requests import Asked, AskedRow, RequestKind, RequestReader
-from fragility.base.errors import FragilityError, name_error
-from fragility.pages.saving import without_nan
+from fragility.apps.serving.requests import (
+    Answering,
+    Asked,
+    AskedRow,
+    RequestKind,
+    RequestReader,
+    example_row,
+    field_schema,
+    request_schema,
+    row_schema,
+)
+from fragility.base.errors import DataError, FragilityError, name_error
+from fragility.base.files import read_bounded
+from fragility.models import Model
+from fragility.pages.results import without_nan
+from fragility.protocol import Protocol
+from fragility.version import __version__
 
 SEAL_POLL = 0.5  # seconds between two looks at whether the log is to be sealed
 MOST_ROWS = 1000
@@ -251,3 +270,194 @@ def _encode(body: Mapping[str, Any]) -> bytes:
         return write(body).encode()
     except ValueError:  # JSON has no infinite margins
         return write(without_nan(body)).encode()
+
+
+# --- the description of the endpoints -------------------------------------------------------------------------
+
+SUMMARIES = {
+    "check": "Check decisions: what they hang on, and what their missing or stale fields would have changed.",
+    "certify": "Certify decisions: the certificate of each row as it stands.",
+}
+STYLE = (
+    "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#1b1f24}"
+    "table{border-collapse:collapse}td,th{border:1px solid #ccc;padding:.2rem .6rem;text-align:left}"
+    "td code{white-space:nowrap}p code{overflow-wrap:anywhere}pre{background:#f4f4f4;padding:.8rem;overflow:auto}"
+    "div{overflow:auto}h1+p code{overflow-wrap:anywhere}"
+)
+
+
+def describe_api(model: Model, protocol: Protocol, most_rows: int, *, token: bool) -> dict[str, Any]:
+    """Return the OpenAPI document of a server."""
+    error = {"$ref": "#/components/schemas/Error"}
+    refused = {"description": "One sentence about what is wrong.", "content": {"application/json": {"schema": error}}}
+    paths: dict[str, Any] = {}
+    for kind in ("check", "certify"):
+        answer = {"description": "The answer.", "content": {"application/json": {"schema": _answer_schema(kind)}}}
+        paths[f"/v1/{kind}"] = {
+            "post": {
+                "summary": SUMMARIES[kind],
+                "operationId": kind,
+                "requestBody": {
+                    "required": True,
+                    "content": {
+                        "application/json": {
+                            "schema": request_schema(kind, protocol, most_rows),
+                            "example": {"row": example_row(protocol), "id": "my-1"},
+                        }
+                    },
+                },
+                "responses": {"200": answer, "default": refused},
+            }
+        }
+    for path, summary in {
+        "/healthz": "Whether the process answers.",
+        "/readyz": "Whether rows are answered and logged.",
+        "/metrics": "Counters in the text format of Prometheus.",
+    }.items():
+        paths[path] = {"get": {"summary": summary, "responses": {"200": {"description": "Yes."}, "default": refused}}}
+    document: dict[str, Any] = {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "fragility serve",
+            "version": __version__,
+            "x-model": {"kind": model.kind, "fingerprint": model.fingerprint},
+            "x-protocol": protocol.digest,
+        },
+        "paths": paths,
+        "components": {"schemas": {"Row": row_schema(protocol), "Error": _ERROR}},
+    }
+    if token:
+        document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        document["security"] = [{"token": []}]
+        for path in ("/healthz", "/readyz"):
+            paths[path]["get"]["security"] = []
+    return document
+
+
+_ERROR = {
+    "type": "object",
+    "properties": {
+        "error": {
+            "type": "object",
+            "properties": {
+                "code": {"type": "string", "description": "For programs."},
+                "message": {"type": "string", "description": "For people."},
+                "row": {"type": "integer", "description": "Which row of the request is meant, counted from 0."},
+            },
+            "required": ["code", "message"],
+        }
+    },
+    "required": ["error"],
+}
+
+
+def _answer_schema(kind: RequestKind) -> dict[str, Any]:
+    name = {"check": "check", "certify": "certificate"}[kind]
+    return {
+        "type": "object",
+        "properties": {
+            name: {"type": "object", "description": "Of the row, where one was sent."},
+            f"{name}s": {"type": "array", "items": {"type": "object"}, "description": "Of the rows, in their order."},
+            "time": {"type": "string", "format": "date-time"},
+            "logged": {"type": "boolean", "description": "Whether the log holds the rows."},
+        },
+        "required": ["time", "logged"],
+    }
+
+
+def render_page(protocol: Protocol, document: dict[str, Any]) -> str:
+    """Return the page that describes a server's endpoints and fields."""
+    endpoints = "".join(
+        f"<tr><td><code>{method.upper()} {escape(path)}</code></td><td>{escape(about['summary'])}</td></tr>"
+        for path, methods in document["paths"].items()
+        for method, about in methods.items()
+    )
+    fields = "".join(
+        f"<tr><td>{escape(one.name)}</td><td>{' or '.join(field_schema(one)['type'])}</td><td>{one.kind}</td></tr>"
+        for one in protocol.fields
+    )
+    body = document["paths"]["/v1/check"]["post"]["requestBody"]["content"]["application/json"]
+    one, _ = body["schema"]["oneOf"]
+    names = "".join(
+        f"<tr><td><code>{name}</code></td><td>{escape(about.get('description', 'The raw values by field.'))}</td></tr>"
+        for name, about in one["properties"].items()
+    )
+    model = document["info"]["x-model"]
+    example = json.dumps(body["example"], indent=2, ensure_ascii=False)
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>fragility serve</title>'
+        f'<meta name="viewport" content="width=device-width"><link rel="icon" href="data:,">'
+        f"<style>{STYLE}</style></head><body><h1>fragility serve {escape(__version__)}</h1>"
+        f"<p>Model: {escape(model['kind'])}, fingerprint <code>{escape(model['fingerprint'])}</code>. Protocol: "
+        f"<code>{escape(protocol.digest)}</code>. The machine-readable description is "
+        f'<a href="/openapi.json">/openapi.json</a>.</p><h2>Endpoints</h2><div><table>{endpoints}</table></div>'
+        f"<h2>A request to /v1/check</h2><div><table>{names}</table></div><pre>{escape(example)}</pre>"
+        f"<p>Send it as <code>application/json</code>; many rows at once go under <code>rows</code>, each with its own "
+        f"<code>row</code>, <code>id</code>, <code>missing</code> and <code>stale</code>.</p>"
+        f"<h2>Fields of a row</h2><div><table><tr><th>field</th><th>JSON</th><th>kind</th></tr>{fields}</table></div>"
+        f"</body></html>"
+    )
+
+
+# --- the process ----------------------------------------------------------------------------------------------
+
+TOKEN_VARIABLE = "FRAGILITY_TOKEN"
+SHORTEST_TOKEN = 16  # characters
+TOKEN_BYTES = 4096
+BACKLOG = 2048
+
+
+def read_token(path: Path | None, environment: Mapping[str, str]) -> str | None:
+    """Return the token of a file, or of the environment; None where there is neither."""
+    if path is not None:
+        try:
+            token = read_bounded(path, TOKEN_BYTES).decode("ascii").strip()
+        except (OSError, ValueError) as error:
+            raise DataError(f"cannot read the token {path}: {getattr(error, 'strerror', None) or error}") from error
+        source = str(path)
+    else:
+        token, source = environment.get(TOKEN_VARIABLE, "").strip(), TOKEN_VARIABLE
+        if not token:
+            return None
+    if len(token) < SHORTEST_TOKEN or not all(33 <= ord(letter) <= 126 for letter in token):
+        raise DataError(
+            f"the token in {source} must be at least {SHORTEST_TOKEN} letters and digits without spaces; make one with "
+            "`python -c 'import secrets; print(secrets.token_urlsafe(32))'`"
+        )
+    return token
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that accepts connections at an address; port 0 is any free one."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        listening = bind(family, address)
+        listening.listen(BACKLOG)
+        return listening
+    except OSError as error:
+        reason = error.strerror or error
+        raise AddressError(
+            f"cannot listen on {host}, port {port}: {reason}; choose another --host or --port"
+        ) from error
+
+
+def serve(
+    answering: Answering,
+    log: ServingLog | None,
+    rules: ServiceRules,
+    listening: socket.socket,
+    *,
+    announce: Callable[[str], None],
+) -> None:
+    """Serve until a signal ends it; ``announce`` is called with the address."""
+    app, service = create_app(answering, log, rules)
+    host, port = listening.getsockname()[:2]
+    address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    server = Server(
+        app,
+        on_start=lambda: announce(address),
+        on_stop=service.refuse_more,
+        lifespan="on",
+        patience=int(rules.guards.most_seconds) + 1,
+    )
+    server.run(sockets=[listening])

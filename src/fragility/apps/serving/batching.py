@@ -4,7 +4,7 @@
 
 The first row of a batch waits for others at most as long as declared, and a batch holds at most so many rows. While one
 batch is answered the next gathers, and the batch before it is written to the disk; all that wait there are written
-together.
+together. `Metrics` is what `/metrics` counts, in the text format of Prometheus.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ import asyncio
 import datetime as dt
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
 from fragility.apps.guards import RequestError
-from fragility.apps.serving.answering import AnsweredRows, Answering
 from fragility.apps.serving.entries import LogEntry
 from fragility.apps.serving.log import ServingLog
-from fragility.apps.serving.metrics import Metrics
-from fragility.apps.serving.requests import AskedRow, RequestKind
+from fragility.apps.serving.requests import AnsweredRows, Answering, AskedRow, RequestKind
 from fragility.base.errors import FragilityError, name_error
 
 UNWRITTEN = 4  # batches that are answered and not on the disk yet; the next one waits
@@ -261,3 +261,58 @@ class Batcher:
 def _withhold(error: Exception) -> RequestError:
     reason = str(error) if isinstance(error, FragilityError) else name_error(error)
     return RequestError(503, "not_logged", f"the answer is withheld because it could not be logged: {reason}")
+
+
+# --- metrics --------------------------------------------------------------------------------------------------
+
+LATENCIES = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+SHARES = tuple(tenth / 10 for tenth in range(1, 11))
+BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Metrics:
+    """The counters of one server."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        more: dict[str, Any] = {"registry": self.registry}
+        name = "fragility_"
+        self.latency = Histogram(
+            name + "request_seconds", "Time from a request to its answer", ["endpoint"], buckets=LATENCIES, **more
+        )
+        self.answers = Counter(name + "answers", "Answers by endpoint and status", ["endpoint", "status"], **more)
+        self.errors = Counter(name + "errors", "Requests refused, by the code of the error", ["code"], **more)
+        self.decisions = Counter(name + "decisions", "Rows decided, by class", ["decision"], **more)
+        self.exposure = Histogram(name + "exposure", "Exposure of the rows decided", buckets=SHARES, **more)
+        self.missing = Counter(name + "missing_fields", "Rows decided without a field", ["field"], **more)
+        self.stale = Counter(name + "stale_fields", "Rows decided on a stale value of a field", ["field"], **more)
+        self.p_change = Histogram(
+            name + "p_change", "Probability that unknown fields would change a decision", buckets=SHARES, **more
+        )
+        self.review = Counter(name + "reviews", "Rows that the policy sends to review", **more)
+        self.batch = Histogram(name + "batch_rows", "Rows answered together", buckets=BATCHES, **more)
+        self.queue = Gauge(name + "queue_rows", "Rows that wait for an answer", **more)
+        self.logged = Counter(name + "logged_rows", "Rows appended to the log", **more)
+        self.sealed = Counter(name + "sealed_rows", "Rows sealed into the log's audit folders", **more)
+        self.pending = Gauge(name + "pending_rows", "Rows of the log that no seal holds yet", **more)
+
+    def count_event(self, event: dict[str, Any]) -> None:
+        """Count a row that was decided, given as the event that the log keeps of it."""
+        self.decisions.labels(str(event["decision"])).inc()
+        self.exposure.observe(event["exposure"])
+        for counter, names in ((self.missing, event["missing"]), (self.stale, event["stale"])):
+            _count_names(counter, names)
+        if event["p_change"] is not None:
+            self.p_change.observe(event["p_change"])
+        if event["review"]:
+            self.review.inc()
+
+    def write(self) -> bytes:
+        """Return the text of `/metrics`."""
+        return generate_latest(self.registry)
+
+
+def _count_names(counter: Counter, names: Iterable[str]) -> None:
+    for name in names:
+        counter.labels(name).inc()

@@ -30,8 +30,7 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fragility.apps.serving.entries import LogEntry, LogSchemas
-from fragility.apps.serving.journal import JournalError, LogJournal
+from fragility.apps.serving.entries import JournalError, LogEntry, LogJournal, LogSchemas
 from fragility.apps.serving.sealing import (
     AuditPlace,
     SealedAudit,

@@ -20,8 +20,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fragility.apps.serving.entries import ID, LogEntry, LogSchemas, decode_entries
-from fragility.apps.serving.journal import measure_journal, read_journal
+from fragility.apps.serving.entries import ID, LogEntry, LogSchemas, decode_entries, measure_journal, read_journal
 from fragility.audits.folder import (
     MANIFEST_FILE,
     commit,
@@ -33,10 +32,9 @@ from fragility.audits.folder import (
 )
 from fragility.audits.manifest import BLOCKS, AuditedRows, Manifest, place_text
 from fragility.audits.parts import encode_part, part_name, read_columns, short_digest
-from fragility.base.canonical import combine_digests, digest_bytes
+from fragility.base.canonical import combine_digests, digest_bytes, hashed_leaves, root_of
 from fragility.base.errors import CertificateError, first_line
 from fragility.base.files import LOG_FILE, LOG_PART_NAME, force_to_disk, write_bytes
-from fragility.base.merkle import hashed_leaves, root_of
 from fragility.blocks.claims import digest_from_text, digest_text
 from fragility.evidence.rows import input_row_digests, read_rows
 from fragility.protocol import Protocol

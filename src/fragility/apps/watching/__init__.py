@@ -2,12 +2,9 @@
 
 sequences   confidence sequences and the evidence of a change (formulas)
 events      decisions, some rows at a time, as columns of values in [0, 1]
-sources     dated audits, and the log of `fragility serve`
-replaying   a table of past rows
+sources     dated audits, the log of `fragility serve`, and tables of past rows
 following   days, reference, detectors, alarms
-losing      decisions expected to be lost at the current rates
-findings    alarms and figures, and how they are said
-pictures    figures over time, drawn
+findings    alarms, figures over time, decisions expected to be lost: how they are said and drawn
 outcome     `WatchResult`: its page, and the text for Prometheus
 running     `watch`
 """

@@ -1,15 +1,39 @@
-"""Findings: alarms, figures day by day and expected losses, and how they are said."""
+"""Findings: alarms, figures day by day and decisions expected to be lost; how they are said and drawn.
+
+A table of reliability says how a decision depends on each evidence group g: the Birnbaum importance B_g(x), at rates r0
+(SPEC section 14). Over its rows, with P the mean of P_flip and B_g the mean importance, the share of decisions that is
+lost at other rates r is, to first order,
+
+    L(r) = P + sum_g (r_g - r0_g) B_g           clipped to [0, 1]
+
+r_g is the share of decisions in which a field of g was missing or known to be stale; a stale value counts as lost,
+which overstates its cost. P_flip is linear in each rate, so L is exact if only one rate differs from r0, and for r0 = 0
+it counts the decisions that a single missing group flips. Of these losses, r_g B_g are due to g. The table comes from
+`failure_probability`, or from the certificates of an audit: r0 = 0, P = 0, and B_g is the share of decisions that flip
+when g alone is lost. (Rows that were decided without g count as not flipped by it, so an audit of quiet days is the
+right one.)
+"""
 
 from __future__ import annotations
 
 import datetime as dt
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from fragility.apps.watching.events import OF_FIELDS, STATES, WatchedMeasure
 from fragility.apps.watching.following import Direction
+from fragility.audits import Audit
+from fragility.audits.flips import find_single_losses
+from fragility.base.arrays import Floats
+from fragility.base.errors import DataError
 from fragility.base.text import escape_controls
+from fragility.pages import drawing
+from fragility.pages.drawing import ACCENT, FLIP, FLIP_TEXT, LEFT, QUIET, RIGHT, WIDTH, LinearScale
 from fragility.pages.wording import write_count
+from fragility.questions.reliability.outcomes import FailureProbability
 
 MEASURES: dict[str, str] = {
     "missing": "is missing",
@@ -238,3 +262,172 @@ def write_rate(value: float) -> str:
 def write_value(measure: str, value: float) -> str:
     """Return a value of a measure: a share, or a mean exposure."""
     return write_number(value) if measure == "exposure" else write_rate(value)
+
+
+# --- decisions expected to be lost ----------------------------------------------------------------------------
+
+MOST_ROWS = 20_000  # certificates of an audit that are read for the importance of its groups
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LossTable:
+    """How many decisions are lost with each group: G groups."""
+
+    groups: tuple[str, ...]
+    rates: Floats  # (G,) r0
+    lost: float  # P
+    importance: Floats  # (G,) B
+    rows: int
+    source: str  # where it comes from, in words
+
+    def expect(self, rates: Floats) -> float:
+        """Return L, the share of decisions lost at these rates (G,)."""
+        return float(np.clip(self.lost + (rates - self.rates) @ self.importance, 0.0, 1.0))
+
+    def by_group(self, rates: Floats) -> Floats:
+        """Return (G,) the share of decisions lost because of each group."""
+        return np.asarray(np.clip(rates * self.importance, 0.0, 1.0))
+
+
+def tabulate_losses(given: FailureProbability, groups: Sequence[str]) -> LossTable:
+    """Return the table of a reliability result."""
+    names = tuple(groups)
+    known, rates, importance = given.group_names, given.rates, given.importance
+    lost = float(given.p_flip.mean())
+    if set(known) != set(names):
+        other = sorted(set(known) ^ set(names))
+        raise DataError(
+            f"the reliability result is of other evidence groups than the watched decisions ({other[0]!r} is in one of "
+            "them only); make one under the same protocol"
+        )
+    if rates is None:
+        raise DataError(
+            "the reliability result is of recorded outages, which have no importance per group; make one with rates, "
+            "for instance 0.01"
+        )
+    order = [known.index(name) for name in names]
+    known_rows = ~np.isnan(importance)
+    if not known_rows.any(axis=0).all():
+        unknown = known[int(np.flatnonzero(~known_rows.any(axis=0))[0])]
+        raise DataError(
+            f"the reliability result says nothing of {unknown!r}, which never fails in it; make one with a rate for "
+            "every group, for instance 0.01"
+        )
+    mean = np.nansum(importance, axis=0) / known_rows.sum(axis=0)
+    return LossTable(names, rates[order], lost, mean[order], len(importance), "a reliability table")
+
+
+def count_single_losses(audit: Audit) -> LossTable | None:
+    """Return the table of an audit's certificates; None if they do not say which groups flip a decision alone.
+
+    Margins after the loss of one group tell a flip under the readings that follow the original class, and only full
+    certificates hold them.
+    """
+    if audit.extent != "full" or audit.protocol.reading == "current" or len(audit) == 0:
+        return None
+    names = audit.protocol.group_names
+    flips, rows = np.zeros(len(names)), 0
+    for table in audit.batches(["margin", "one_step_drop"]):
+        margin = np.asarray(table.column("margin").to_numpy())
+        drops = np.asarray(table.column("one_step_drop").combine_chunks().flatten().to_numpy()).reshape(len(table), -1)
+        flips += find_single_losses(margin, drops, audit.protocol, len(audit.classes)).sum(axis=0)
+        rows += len(table)
+        if rows >= MOST_ROWS:
+            break
+    return LossTable(names, np.zeros(len(names)), 0.0, flips / rows, rows, "the certificates, one group at a time")
+
+
+# --- figures over time, drawn ---------------------------------------------------------------------------------
+
+TOP, BOTTOM = 34.0, 156.0
+
+
+def draw_over_time(
+    days: Sequence[dt.date], watched: Watched, title: str, alarms: Sequence[Alarm], days_of_reference: int
+) -> str:
+    """Return one measure day by day: dots, their confidence sequences, the reference, and the measure's alarms."""
+    x = _scale_days(days)
+    known = [(day, figure) for day, figure in zip(days, watched.days, strict=True) if figure.decisions]
+    values = [figure.value for _, figure in known]
+    bounds = [bound for bound in (watched.lower, watched.upper) if bound == bound and bound < 1.0]
+    # The wide band of a day with few decisions must not flatten the line.
+    usual = sorted(figure.decisions for _, figure in known)[len(known) // 2] / 2
+    full = [figure for _, figure in known if figure.decisions >= usual]
+    high = min(1.0, 1.05 * max([*values, *bounds, *(figure.upper for figure in full), 0.001]))
+    low = min([*values, *bounds, *(figure.lower for figure in full)])
+    low = 0.95 * low if low > high / 2 else 0.0
+    y = LinearScale(low, high, BOTTOM, TOP)
+    ticks = [(tick, _write_tick(watched.measure, tick)) for tick in drawing.list_ticks(low, high)]
+    marks = drawing.draw_value_axis(y, ticks, LEFT, RIGHT)
+    ends = [
+        [(x(_number(day)), y(min(max(getattr(f, end), low), high))) for day, f in known] for end in ("upper", "lower")
+    ]
+    marks.append(drawing.draw_band(*ends))
+    if days_of_reference:
+        last = x(_number(days[days_of_reference - 1]))
+        marks.append(drawing.draw_bar(LEFT, BOTTOM + 2, max(last - LEFT, 3.0), 3, colour=QUIET))
+    sides = [watched.upper] if watched.measure in OF_FIELDS else [watched.lower, watched.upper]
+    for bound in sides:
+        if bound == bound and low <= bound <= high:
+            marks.append(drawing.draw_line((LEFT, y(bound)), (RIGHT, y(bound)), colour=QUIET, width=1.4, dashed=True))
+    for alarm in alarms:
+        place = x(_number(alarm.day))
+        marks.append(drawing.draw_line((place, TOP - 4), (place, BOTTOM), colour=FLIP, width=2.0))
+        anchor = "end" if place > (LEFT + RIGHT) / 2 else "start"
+        marks.append(
+            drawing.draw_text(
+                (place + (-5 if anchor == "end" else 5), TOP + 6), f"alarm {alarm.day}", anchor=anchor, colour=FLIP_TEXT
+            )
+        )
+    points = [(x(_number(day)), y(figure.value)) for day, figure in known]
+    marks.append(drawing.draw_polyline(points, width=1.6))
+    if len(points) <= 62:
+        marks += [drawing.draw_dot(point, 2.2) for point in points]
+    marks += _draw_dates(days, x)
+    marks.append(drawing.draw_text((LEFT, 15), title, bold=True))
+    spoken = "; ".join(f"{day}: {write_value(watched.measure, figure.value)}" for day, figure in known[-14:])
+    raised = "".join(f" Alarm on {alarm.day}." for alarm in alarms)
+    label = f"{title}, by day; the last days: {spoken}.{raised}"
+    return drawing.draw_picture(WIDTH, BOTTOM + 34, label, marks)
+
+
+def draw_bars(days: Sequence[dt.date], values: Sequence[float], title: str) -> str:
+    """Return one bar per day."""
+    x = _scale_days(days)
+    y = LinearScale(0.0, max([*values, 1e-9]) * 1.08, BOTTOM, TOP)
+    ticks = [(tick, write_number(tick)) for tick in drawing.list_ticks(0.0, y.high)]
+    span = max((days[-1] - days[0]).days, 1)
+    width = max(min(0.8 * (x.end - x.start) / (span + 1), 16.0), 1.0)
+    marks = drawing.draw_value_axis(y, ticks, LEFT, RIGHT)
+    for day, value in zip(days, values, strict=True):
+        marks.append(drawing.draw_bar(x(_number(day)) - width / 2, y(value), width, BOTTOM - y(value), colour=ACCENT))
+    marks += _draw_dates(days, x)
+    marks.append(drawing.draw_text((LEFT, 15), title, bold=True))
+    spoken = "; ".join(f"{day}: {write_number(value)}" for day, value in list(zip(days, values, strict=True))[-14:])
+    return drawing.draw_picture(WIDTH, BOTTOM + 34, f"{title}; the last days: {spoken}", marks)
+
+
+def _scale_days(days: Sequence[dt.date]) -> LinearScale:
+    return LinearScale(_number(days[0]), _number(days[-1]), LEFT + 10, RIGHT - 10)
+
+
+def _draw_dates(days: Sequence[dt.date], x: LinearScale) -> list[str]:
+    """Return the first and the last day, and some between, as the labels of the axis."""
+    first, last = days[0], days[-1]
+    span = (last - first).days
+    count = 0 if span == 0 else min(3, span)
+    chosen = [first + dt.timedelta(days=round(span * step / count)) for step in range(count + 1)] if count else [first]
+    marks = []
+    for day in chosen:
+        anchor = "middle" if count == 0 else "start" if day == first else "end" if day == last else "middle"
+        place = x(_number(day)) + (-10 if anchor == "start" else 10 if anchor == "end" else 0)
+        marks.append(drawing.draw_text((place, BOTTOM + 20), day.isoformat(), anchor=anchor))
+    return marks
+
+
+def _number(day: dt.date) -> float:
+    return float(day.toordinal())
+
+
+def _write_tick(measure: str, value: float) -> str:
+    return f"{value:g}" if measure == "exposure" else write_rate(value)

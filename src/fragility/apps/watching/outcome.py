@@ -17,16 +17,15 @@ from fragility.apps.watching.findings import (
     Alarm,
     ExpectedLoss,
     Watched,
+    draw_bars,
+    draw_over_time,
     write_number,
     write_rate,
     write_value,
 )
-from fragility.apps.watching.pictures import draw_bars, draw_over_time
 from fragility.base.text import replace_controls, shorten
-from fragility.pages.rendering import render_text
-from fragility.pages.result import TOP, Result
-from fragility.pages.saving import without_nan
-from fragility.pages.sections import Facts, Figure, Notice, Numbers, PageBlock, Section, Table, Text
+from fragility.pages.results import TOP, Result, without_nan
+from fragility.pages.sections import Facts, Figure, Notice, Numbers, PageBlock, Section, Table, Text, render_text
 from fragility.pages.wording import join_names, write_count, write_percent
 
 SHOWN_GROUPS = 6

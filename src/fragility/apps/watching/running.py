@@ -13,7 +13,16 @@ from typing import Any
 import numpy as np
 
 from fragility.apps.watching.events import EPOCH, STATES, EventLayout, LateDecisions, cut_by_day
-from fragility.apps.watching.findings import Alarm, ExpectedLoss, GroupLoss, Watched, WatchedValue
+from fragility.apps.watching.findings import (
+    Alarm,
+    ExpectedLoss,
+    GroupLoss,
+    LossTable,
+    Watched,
+    WatchedValue,
+    count_single_losses,
+    tabulate_losses,
+)
 from fragility.apps.watching.following import (
     LOOK_ROWS,
     DayTally,
@@ -21,14 +30,13 @@ from fragility.apps.watching.following import (
     Follower,
     FollowSettings,
     Reference,
+    ReferenceKeeper,
+    ReferenceSums,
     sum_days,
 )
-from fragility.apps.watching.losing import LossTable, count_single_losses, tabulate_losses
 from fragility.apps.watching.outcome import WatchResult
-from fragility.apps.watching.references import ReferenceKeeper, ReferenceSums
-from fragility.apps.watching.replaying import ReplayedRows
 from fragility.apps.watching.sequences import bound_shares
-from fragility.apps.watching.sources import DatedAudits, LoggedDecisions, check_folder, is_log, read_audit
+from fragility.apps.watching.sources import DatedAudits, LoggedDecisions, ReplayedRows, check_folder, is_log, read_audit
 from fragility.audits import Audit, open_audit
 from fragility.audits.measures import settled_within
 from fragility.base.arrays import Floats, is_number

@@ -22,9 +22,9 @@ start; those who start at s have the weight w_s, and all weights add up to at mo
 R_t plus the weights not yet used is a nonnegative supermartingale that starts at 1, so by Ville's inequality it ever
 reaches 1 / alpha with probability alpha at most: the alarm is false with that probability over the whole horizon,
 whenever and however often one looks. In other words, all b with R_t(b) < 1 / alpha are a confidence sequence for the
-largest mean of a stream that does not change; an alarm says that the reference has left it. A change after a long quiet
-time is found about as soon as an early one, since a gambler who starts on the day of the change has lost nothing
-before. A fall is found in the same way from 1 - x and 1 - b.
+largest mean of a stream that does not change; an alarm says that the reference has left it. Detection delay hardly
+grows with time, since a gambler who starts on the day of the change has lost nothing before. A fall is found in the
+same way from 1 - x and 1 - b.
 """
 
 from __future__ import annotations

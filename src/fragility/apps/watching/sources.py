@@ -1,4 +1,8 @@
-"""Where decisions come from: dated audits, or the sealed log of `fragility serve`. Both are read part by part."""
+"""Where decisions come from: dated audits, the sealed log of `fragility serve`, or past rows that are replayed.
+
+Audits and logs are read part by part. Replaying past rows gives what the log would hold, had the model been served with
+it.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +14,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -33,12 +39,16 @@ from fragility.apps.watching.events import (
     make_batch,
     spread_lists,
 )
-from fragility.audits import Audit, StoredAudit, open_audit
+from fragility.auditing import pipeline
+from fragility.audits import Audit, Certificates, StoredAudit, open_audit
 from fragility.audits.comparison import differences_between, list_differences
 from fragility.audits.folder import MANIFEST_FILE, read_manifest
 from fragility.audits.measures import FLIPS_EARLY, MeasuredRows, list_columns
 from fragility.base.arrays import Booleans, Floats, Integers
 from fragility.base.errors import Advice, CertificateError, DataError
+from fragility.deciding import Guard
+from fragility.evidence.rows import read_rows
+from fragility.models import Model
 from fragility.pages.wording import write_count
 from fragility.protocol import Protocol
 from fragility.scores import flips_early
@@ -380,3 +390,123 @@ def _integers(table: pa.Table, name: str) -> Integers:
     if table.column(name).null_count:
         raise DataError(f"the log has a decision with no {name}; restore the log")
     return np.asarray(table.column(name).to_numpy(), dtype=np.int64)
+
+
+# --- past rows, replayed ----------------------------------------------------------------------------------------
+
+PART_ROWS = 5_000  # rows that are certified together; an even number
+
+
+@dataclass(frozen=True, eq=False)
+class ReplayedRows:
+    """Past rows in the order of time, certified part by part; a field is missing where it is null."""
+
+    frame: pd.DataFrame  # the fields, in the order of time
+    day: Integers  # (n,) days since 1970
+    model: Any
+    protocol: Protocol
+
+    notes = ()
+
+    @classmethod
+    def of(cls, rows: Any, time: str, model: Any, protocol: Protocol) -> ReplayedRows:
+        """Read a table and sort it by time; refuse one without the column, or with rows that have no time."""
+        numbered = rows.reset_index(drop=True) if isinstance(rows, pd.DataFrame) else rows  # months put together
+        table = read_rows(numbered).frame
+        if table is None:
+            raise DataError("rows to replay need named columns, got a sparse matrix")
+        if time not in table.columns:
+            raise DataError(
+                f"the rows have no column {time!r}; name the one that says when each was decided with ",
+                Advice("time", "--time"),
+            )
+        lacking = [field.name for field in protocol.fields if field.name not in table.columns]
+        if lacking:
+            raise DataError(f"the rows have no column {lacking[0]!r}, which is a field of the protocol")
+        times = read_times(table[time], time)
+        order = np.argsort(times, kind="stable")
+        names = [field.name for field in protocol.fields]
+        days = times[order].astype("datetime64[D]").astype(np.int64)
+        return cls(table[names].iloc[order].reset_index(drop=True), days, model, protocol)
+
+    @cached_property
+    def layout(self) -> EventLayout:
+        return lay_out_log(self.protocol, Model.wrap(self.model).classes, ranged=True)
+
+    @cached_property
+    def guard(self) -> Guard:
+        return Guard(self.model, self.protocol)
+
+    def batches(self, min_confidence: float) -> Iterator[EventBatch]:
+        """Return all rows as decisions, some at a time."""
+        for start in range(0, len(self.frame), PART_ROWS):
+            part = self.frame.iloc[start : start + PART_ROWS]
+            certificates, p_change = self._certify(part)
+            columns = {name: part[name].to_numpy(dtype=np.float64, na_value=np.nan) for name in self.layout.ranged}
+            missing = part.isna().to_numpy()
+            yield make_batch(
+                self.layout,
+                day=self.day[start : start + PART_ROWS],
+                decision=certificates["predicted"].tolist(),
+                confidence=certificates["confidence"].to_numpy(),
+                early=flips_early(certificates["flip_budget"].to_numpy(), self.protocol.depth),
+                means=[certificates["exposure"].to_numpy()],
+                min_confidence=min_confidence,
+                missing=missing,
+                stale=np.zeros_like(missing),
+                outside=find_outside(columns, self.layout.ranged, self.protocol) if self.layout.ranged else None,
+                repeated=find_repeats([pd.factorize(part[name])[0] for name in self.layout.fields], missing),
+                p_change=p_change,
+            )
+
+    def _certify(self, part: pd.DataFrame) -> tuple[pd.DataFrame, Floats]:
+        """Return the figures of rows as they are decided, and the chance that the missing fields would change it."""
+        gaps = part.isna().any(axis=1).to_numpy()
+        p_change, parts = np.full(len(part), np.nan), []
+        if not gaps.all():
+            parts.append(_figures(self._audit(part[~gaps])))
+        if gaps.any():
+            checks = self.guard.check_rows(part[gaps])
+            parts.append(_figures(checks.certificates))
+            p_change[gaps] = [np.nan if check.p_change is None else check.p_change for check in checks]
+        return pd.concat(parts).loc[part.index], p_change
+
+    def _audit(self, rows: pd.DataFrame) -> Certificates:
+        return pipeline.audit(self.model, rows, self.protocol, progress=False, lattice=False)
+
+    def first_audit(self) -> Audit | None:
+        """The certificates of the first rows without a missing field; None if every row has one."""
+        whole = self.frame[~self.frame.isna().any(axis=1)]
+        return self._audit(whole.iloc[:PART_ROWS]) if len(whole) else None
+
+    def models(self) -> list[tuple[str, str]]:
+        """The model, by kind and fingerprint."""
+        wrapped = Model.wrap(self.model)
+        return [(wrapped.kind, wrapped.fingerprint)]
+
+
+def _figures(certificates: Certificates) -> pd.DataFrame:
+    names = ["id", "predicted", "confidence", "flip_budget", "exposure"]
+    table: pd.DataFrame = certificates.table.select(names).to_pandas()
+    return table.set_index("id")
+
+
+def read_times(column: pd.Series, name: str) -> npt.NDArray[np.datetime64]:
+    """Return (n,) times in UTC of a column of times, dates or ISO texts."""
+    if pd.api.types.is_numeric_dtype(column.dtype):
+        raise DataError(f"the column {name!r} holds numbers; times, dates or texts such as 2026-11-18 were expected")
+    try:
+        times = pd.to_datetime(
+            column,
+            utc=True,
+            format="ISO8601" if column.dtype == object or pd.api.types.is_string_dtype(column.dtype) else None,
+        )
+    except (ValueError, TypeError, OverflowError) as error:
+        raise DataError(
+            f"the column {name!r} holds something that is no time; times, dates or texts such as 2026-11-18 "
+            "were expected"
+        ) from error
+    if times.isna().any():
+        row = int(np.flatnonzero(times.isna())[0])
+        raise DataError(f"row {row} has no time in the column {name!r}; leave out rows without one")
+    return np.asarray(times.dt.tz_localize(None).to_numpy())

@@ -19,7 +19,7 @@ from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.choice import SELF_CHECK_ROWS
 from fragility.evidence import EvidenceRows
 from fragility.models import ClassLabel
-from fragility.pages.wording import BRACKETED, EXACT
+from fragility.pages.terms import BRACKETED, EXACT
 from fragility.protocol import Protocol
 from fragility.questions.modes.intervals import bind_estimator, choose_fields, find_single, intervals_of_rows
 from fragility.questions.modes.stability import (

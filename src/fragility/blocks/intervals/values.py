@@ -40,7 +40,7 @@ from fragility.blocks.claims import (
 from fragility.evidence.fields import Field, read_date
 from fragility.evidence.modes import Range, weigh_values
 from fragility.models import ClassLabel
-from fragility.pages.wording import BRACKETED, EXACT, NOT_WHOLE, UNLISTED
+from fragility.pages.terms import BRACKETED, EXACT, NOT_WHOLE, UNLISTED
 from fragility.protocol import Protocol
 from fragility.questions.modes.stability import STATES, Flip, StabilityInterval, count_room, measure_room, to_number
 

@@ -27,7 +27,7 @@ from fragility.blocks.lattice.values import (
 from fragility.engines.lattice.additive import MOST_LIVE
 from fragility.engines.lattice.whole import find_lattice
 from fragility.evidence import EvidenceRows
-from fragility.pages.wording import MINIMUM, NONE_AT_ALL, none_up_to
+from fragility.pages.terms import MINIMUM, NONE_AT_ALL, none_up_to
 from fragility.protocol import Protocol
 from fragility.questions.reliability.failure import declared_failures, failure_of_rows
 from fragility.questions.reliability.outcomes import FailureProbability

@@ -44,16 +44,8 @@ from fragility.blocks.claims import (
     whole_column,
 )
 from fragility.models import ClassLabel
-from fragility.pages.wording import (
-    MINIMUM,
-    NONE_AT_ALL,
-    NOT_SEARCHED,
-    UNDECIDED,
-    UPPER_BOUND,
-    describe_events,
-    describe_rates,
-    none_up_to,
-)
+from fragility.pages.terms import MINIMUM, NONE_AT_ALL, NOT_SEARCHED, UNDECIDED, UPPER_BOUND, none_up_to
+from fragility.pages.wording import describe_events, describe_rates
 from fragility.protocol import Protocol
 
 FAILURE_FIELDS = ("failure_probability", "failure_low", "failure_high", "failure_exact", "expected_margin")

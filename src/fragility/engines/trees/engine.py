@@ -27,7 +27,7 @@ from fragility.engines.trees.readers import READERS, read_ensemble
 from fragility.engines.trees.recoding import FURTHEST, Ensemble, make_recoding
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.models import Model
-from fragility.models.links import Link
+from fragility.models.outputs import Link
 from fragility.protocol import Protocol
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from fragility.engines.trees.forest import AVERAGE
 from fragility.engines.wrapped.combining import WRAPPERS, Combination, Member, Response
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.models import Model
-from fragility.models.links import Link
+from fragility.models.outputs import Link
 from fragility.protocol import Protocol
 
 BLOCK_ROWS = 2048  # rows that are combined together: the answers to their states stay in cache

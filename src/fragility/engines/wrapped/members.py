@@ -37,7 +37,7 @@ from fragility.engines.trees.scoring import Score, States, score_cells
 from fragility.engines.wrapped.combining import CELLS, SCORES, Member, Response
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.models import Model
-from fragility.models.links import EXPLAINABLE
+from fragility.models.outputs import EXPLAINABLE
 from fragility.protocol import Protocol as Declared
 
 ASKED_BYTES = 32 * MEBIBYTE  # of the cells that a member is handed at once

@@ -21,7 +21,7 @@ from fragility.evidence.fields import Field
 from fragility.evidence.modes import Range, values_frame, weigh_values
 from fragility.evidence.origins import Origin
 from fragility.evidence.rows import Scalar
-from fragility.pages.wording import BRACKETED, EXACT, MISSING, NOT_WHOLE, UNLISTED
+from fragility.pages.terms import BRACKETED, EXACT, MISSING, NOT_WHOLE, UNLISTED
 from fragility.protocol import Protocol
 from fragility.questions.modes.scales import Places, Scale
 from fragility.questions.modes.stability import ABOVE, BELOW, NOWHERE, STATES, NominalStability, OrderedStability

@@ -18,17 +18,9 @@ from fragility.base.errors import DataError
 from fragility.base.text import BriefRepr
 from fragility.evidence.modes import Range
 from fragility.evidence.rows import Scalar
-from fragility.models.decision import ClassLabel
-from fragility.pages.wording import (
-    BRACKETED,
-    EXACT,
-    MISSING,
-    NOT_WHOLE,
-    UNLISTED,
-    describe_flipping_categories,
-    describe_other_fields,
-    describe_stability,
-)
+from fragility.models.outputs import ClassLabel
+from fragility.pages.terms import BRACKETED, EXACT, MISSING, NOT_WHOLE, UNLISTED
+from fragility.pages.wording import describe_flipping_categories, describe_other_fields, describe_stability
 from fragility.questions.modes.scales import Scale
 
 SHOWN_INTERVALS = 3  # fields whose stability a story tells

@@ -20,8 +20,8 @@ from fragility.base.arrays import Booleans, Floats, Integers
 from fragility.base.errors import DataError, FragilityError
 from fragility.base.ids import id_text
 from fragility.base.text import BriefRepr, align_columns
-from fragility.pages.figure import ReliabilityDisplay
-from fragility.pages.saving import JsonFile, save_report, without_nan
+from fragility.pages.drawing import ReliabilityDisplay
+from fragility.pages.results import JsonFile, save_report, without_nan
 from fragility.pages.wording import (
     describe_expected_loss,
     describe_failure,

@@ -15,8 +15,8 @@ from fragility.base.arrays import Booleans, Floats, Integers
 from fragility.base.errors import DataError
 from fragility.base.text import BriefRepr
 from fragility.evidence import EvidenceRows
-from fragility.pages.saving import TABLE_SUFFIXES, checked_suffix, write_table
-from fragility.pages.wording import MINIMUM, NONE_AT_ALL, UNDECIDED, UPPER_BOUND, none_up_to
+from fragility.pages.results import TABLE_SUFFIXES, checked_suffix, write_table
+from fragility.pages.terms import MINIMUM, NONE_AT_ALL, UNDECIDED, UPPER_BOUND, none_up_to
 from fragility.protocol import Protocol
 
 NOT_COUNTED = -1

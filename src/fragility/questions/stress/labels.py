@@ -30,7 +30,7 @@ from fragility.evidence import EvidenceRows, RowStates
 from fragility.evidence.agreement import original_class
 from fragility.evidence.rows import input_digests, stacked
 from fragility.models.adapter import len_of
-from fragility.pages.saving import write_table
+from fragility.pages.results import write_table
 from fragility.protocol import Protocol, bind
 from fragility.questions.stress.declaration import Stress
 from fragility.questions.stress.draws import row_keys

@@ -1,4 +1,7 @@
-"""`pack` writes a pack, `verify_pack` makes everything in it again and compares."""
+"""`pack` writes a pack; `verify_pack` derives everything in it again from its sources, and compares bytes.
+
+From the sources follow verdicts, report, figures, answers and pages.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import json
 import os
 import shutil
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,17 +37,31 @@ from fragility.packing.archive import (
     read_pack_document,
     staging,
 )
-from fragility.packing.deriving import Derived, derive
-from fragility.packing.figures import AUDIT, LABELS, PARITY, RELIABILITY
+from fragility.packing.pages import Finding, find_answers, render_card, render_index
 from fragility.packing.sources import (
+    AUDIT,
     AUDIT_KEY,
+    CARD,
     DERIVED,
     EARLIER,
+    INDEX,
+    LABELS,
     PACK_KEY,
+    PARITY,
+    PROTOCOL,
+    RELIABILITY,
+    REPORT,
+    REPORT_NUMBERS,
     RULES,
     STRESS,
+    VERDICTS,
+    VERDICTS_TEXT,
+    Evidence,
+    PackFigure,
     PackSettings,
+    SourceReader,
     audit_files,
+    list_figures,
     list_given,
     list_sources,
     read_evidence,
@@ -53,10 +70,60 @@ from fragility.pages.wording import join_names
 from fragility.parity import ModelParity
 from fragility.questions.reliability.outcomes import FailureProbability
 from fragility.questions.stress.labels import BrittleLabels
-from fragility.trust.keys import is_signed_by, load_private_key, load_public_key, public_pem, with_signature
-from fragility.trust.signing import sign
+from fragility.report import Report
+from fragility.trust.signing import is_signed_by, load_private_key, load_public_key, public_pem, sign, with_signature
 from fragility.verification.outcome import Outcome
 from fragility.version import __version__
+
+
+@dataclass(frozen=True, eq=False)
+class Derived:
+    """What follows from the sources of a pack."""
+
+    figures: tuple[PackFigure, ...]
+    findings: tuple[Finding, ...]
+    files: Mapping[str, bytes]
+    reader: SourceReader  # that computed the figures
+
+
+def derive(evidence: Evidence) -> Derived:
+    """Return the figures, answers and files of a pack; nothing is written."""
+    settings, audit, verdicts = evidence.settings, evidence.audit, evidence.verdicts
+    report = Report.of(
+        audit,
+        name=AUDIT,
+        labels=evidence.labels,
+        brittle=evidence.stress,
+        min_confidence=settings.min_confidence,
+        verify=f"fragility verify {AUDIT} --model MODEL --data DATA",
+        author=settings.author,
+        purpose=settings.purpose,
+        date=settings.date,
+        signed_by=None if evidence.verified is None else evidence.verified[:16],
+        parity=evidence.parities,
+        values=True,  # the sources have none but those that were asked for
+    )
+    report = _say_place(report)
+    numbers = json.dumps(report.to_dict(), ensure_ascii=False, allow_nan=False, indent=1) + "\n"
+    files = {PROTOCOL: audit.protocol.to_json(), REPORT: report.to_html(), REPORT_NUMBERS: numbers}
+    if verdicts is not None:
+        files[VERDICTS] = json.dumps(verdicts.to_dict(), ensure_ascii=False, allow_nan=False, indent=2) + "\n"
+        files[VERDICTS_TEXT] = verdicts.to_markdown()
+    in_memory = {VERDICTS: verdicts.to_dict()} if verdicts is not None else {}
+    reader = SourceReader(evidence.folder, audit, in_memory)
+    figures = tuple(list_figures(reader, settings.min_confidence))
+    findings = tuple(find_answers(figures))
+    files[INDEX] = render_index(evidence, figures, findings)
+    files[CARD] = render_card(evidence, figures, findings)
+    return Derived(figures, findings, {name: text.encode() for name, text in files.items()}, reader)
+
+
+def _say_place(report: Report) -> Report:
+    """Return the report with the audit's place in the pack, wherever it lay when the report was made."""
+    (audit,) = report.summary.audits
+    placed = replace(audit, facts=replace(audit.facts, folder=AUDIT))
+    return Report(replace(report.summary, audits=(placed,)))
+
 
 PREDICATE = "https://fragility.invalid/pack/v1"  # a name, as those of fragility.base.envelopes
 HOLDS = "the pack holds: its figures and pages follow from its sources"

@@ -1,28 +1,84 @@
-"""How far the values of one case may move: as a page shows it, and searched for when a case is opened.
+"""Searches about one case with the audited model, each in a thread of its own that nobody has to wait for.
 
-A field of numbers or days has a slider over its training range, on which the stable part is shaded. Any other field has
-a list of its categories, in which those that flip the decision are marked. Where the audit has no stability intervals
-of a row, they are found with the model, for one row at a time and no longer than `LONGEST`.
+**How far its values may move.** A field of numbers or days has a slider over its training range, on which the stable
+part is shaded. Any other field has a list of its categories, in which those that flip the decision are marked. Where
+the audit has no stability intervals of a row, they are searched for, for one row at a time and no longer than
+`LONGEST`.
+
+**What its missing fields would have changed.** The audited model decided on the row with its gaps, in whatever way it
+fills them. P_change is the probability that the same model would have decided differently, had it known the values:
+over those that the protocol lists for the fields.
 """
 
 from __future__ import annotations
 
 import json
+import threading
 import time
+from abc import ABC, abstractmethod
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as StillSearching
 from dataclasses import dataclass
 from datetime import date
+from typing import Generic, TypeVar
 
 from fragility.apps.review.rows import WhatIf
-from fragility.apps.review.searching import RowSearch
 from fragility.base.errors import FragilityError
+from fragility.deciding.changing import ValueCells, find_changes
+from fragility.evidence.agreement import original_class
 from fragility.evidence.modes import Range, weigh_values
 from fragility.evidence.replacements import value_text
 from fragility.evidence.rows import Scalar
-from fragility.pages.wording import BRACKETED, EXACT, describe_turns
+from fragility.pages.terms import BRACKETED, EXACT
+from fragility.pages.wording import describe_acquire, describe_change, describe_turns, make_sentence
 from fragility.protocol import Protocol
 from fragility.questions.modes.intervals import intervals_of_rows
 from fragility.questions.modes.stability import Flip, StabilityInterval
+
+KEPT = 64  # rows searched lately
+
+Found = TypeVar("Found")
+
+
+class RowSearch(ABC, Generic[Found]):
+    """Finds something about rows, once for each of those asked for lately."""
+
+    def __init__(self) -> None:
+        self._found: OrderedDict[int, Future[Found]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @abstractmethod
+    def search(self, place: int) -> Found:
+        """Return what is asked about the row at ``place``."""
+
+    def find(self, place: int, patience: float) -> Found | None:
+        """Return what was found about the row at ``place``; None if it is not found within so many seconds."""
+        with self._lock:
+            future = self._found.get(place)
+            if future is None or (future.done() and future.exception() is not None):  # tried again
+                future = self._found[place] = Future()
+                # A daemon: the first search of a machine compiles, and the end of the workbench does not wait for it.
+                threading.Thread(target=self._run, args=(place, future), daemon=True).start()
+            self._found.move_to_end(place)
+            while len(self._found) > KEPT:
+                self._found.popitem(last=False)
+        try:
+            return future.result(timeout=patience)
+        except StillSearching:
+            if future.done():
+                raise
+            return None
+
+    def _run(self, place: int, future: Future[Found]) -> None:
+        try:
+            future.set_result(self.search(place))
+        except BaseException as error:  # whoever waits is told
+            future.set_exception(error)
+
+
+# --- how far values may move ----------------------------------------------------------------------------------
 
 LONGEST = 60.0  # seconds that a search may take
 FIRST_DAY = date(1970, 1, 1).toordinal()  # days are counted from there
@@ -171,3 +227,50 @@ class StabilitySearch(RowSearch[tuple[StabilityInterval, ...]]):
             started = time.monotonic()  # another search may have had the model before
             intervals = intervals_of_rows(rows, self._whatif.protocol, report=check)
         return tuple(intervals.interval(0, name) for name in intervals.by_field)
+
+
+# --- missing fields -------------------------------------------------------------------------------------------
+
+LIKELY = 0.5  # from here on another decision is likelier than this one
+
+
+@dataclass(frozen=True)
+class MissingFields:
+    """Whether knowing the missing fields of a case would change its decision, to read."""
+
+    fields: tuple[str, ...]
+    sentence: str
+    exact: bool  # all values that the protocol lists were tried, not draws of them
+    likely: bool  # more likely than not it would
+    changes_to: str | None  # the class it would most likely become; None where no value changes it
+    advice: str  # which field to fetch first; empty if there is no choice, or none helps
+    reductions: tuple[tuple[str, float], ...]  # of several fields: how far the probability is expected to fall by each
+
+
+class ChangeSearch(RowSearch[MissingFields]):
+    """Finds what knowing the missing fields of rows would change."""
+
+    def __init__(self, whatif: WhatIf) -> None:
+        super().__init__()
+        self._whatif = whatif
+
+    def search(self, place: int) -> MissingFields:
+        """Return what knowing the missing fields of the row at ``place`` would change; it has some."""
+        protocol, names = self._whatif.protocol, self._whatif.rows.missing(place)
+        with self._whatif.use(place) as rows:
+            decided = original_class(rows, rows.own_probabilities(0, rows.dense()), protocol.resolution)
+            (change,) = find_changes(rows, protocol, decided, [names], ValueCells.of(rows, protocol))
+        assert change is not None
+        to = None if change.changes_to is None else rows.model.classes[change.changes_to]
+        interval = None if change.exact else (change.low, change.high)
+        several = len(names) > 1
+        advised = several and change.acquire[0][1] > 0.0
+        return MissingFields(
+            fields=names,
+            sentence=make_sentence(describe_change(names, change.probability, interval, to)),
+            exact=change.exact,
+            likely=change.probability > LIKELY,
+            changes_to=None if to is None else str(to),
+            advice=make_sentence(describe_acquire(*change.acquire[0], change.probability)) if advised else "",
+            reductions=change.acquire if several else (),
+        )

@@ -1,8 +1,11 @@
-"""Small pictures as SVG text, drawn without a library, and plain HTML tables: what reports and notebooks show inline.
+"""Pictures: small ones as SVG text, drawn without a library; the margin curve; and what all matplotlib figures share.
 
-Every function returns text that is the same for the same input. Colours are variables of the page (`--accent` and so
-on) with values that hold up on white and on black, so that a notebook without our style sheet shows the same picture;
-text takes the colour of the text around it. Text that comes from data is escaped here and nowhere else.
+Every function that returns SVG or HTML returns the same text for the same input. Colours are variables of the page
+(`--accent` and so on) with values that hold up on white and on black, so that a notebook without our style sheet shows
+the same picture; text takes the colour of the text around it. Text that comes from data is escaped here and nowhere
+else.
+
+Matplotlib is imported when something is drawn, and its global style is left as it was.
 """
 
 from __future__ import annotations
@@ -10,11 +13,16 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from fragility.base.errors import DataError
 from fragility.base.shares import Share
-from fragility.base.text import replace_controls, shorten
-from fragility.pages.wording import write_interval, write_known, write_percent
+from fragility.base.text import BriefRepr, replace_controls, shorten
+from fragility.pages.wording import write_count, write_interval, write_known, write_percent
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 # Okabe and Ito's blue and vermilion: told apart by people with any common form of colour blindness, and in grey print.
 ACCENT = "var(--accent, #0072B2)"
@@ -281,3 +289,232 @@ def put_side_by_side(*parts: str) -> str:
     """Return blocks beside each other, one below the other where there is no room."""
     blocks = "".join(f'<div style="min-width:0">{part}</div>' for part in parts)
     return f'<div style="display:flex;flex-wrap:wrap;gap:1.5em;align-items:flex-start">{blocks}</div>'
+
+
+# --- matplotlib -----------------------------------------------------------------------------------------------
+
+# Okabe and Ito's palette: told apart by people with any common form of colour blindness, and in grey print.
+BLUE, ORANGE, RED, GREY = "#0072B2", "#E69F00", "#D55E00", "#8A8F98"
+
+STYLE: Any = {  # matplotlib types the keys of its settings one by one
+    "font.size": 10.0,
+    "axes.titlesize": 11.0,
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "grid.color": "#E3E5E8",
+    "grid.linewidth": 0.8,
+    "legend.frameon": False,
+    "figure.facecolor": "white",
+    "axes.facecolor": "white",
+    "savefig.facecolor": "white",
+}
+
+
+@dataclass(repr=False)
+class Display(BriefRepr):
+    """Base of the displays: it draws one, or a row of panels, and keeps what was drawn on."""
+
+    ax_: Any = field(default=None, init=False, repr=False)
+    figure_: Any = field(default=None, init=False, repr=False)
+    _share_y: ClassVar[bool] = True  # of several panels in a new figure
+
+    def plot(self, ax: Axes | Sequence[Axes] | None = None) -> Self:
+        """Draw it, in our style.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes or one per panel, optional
+            Draw on these, or several panels in the place of one; new axes otherwise.
+
+        Returns
+        -------
+        Display
+            The display itself; ``figure_`` and ``ax_`` are what it was drawn on.
+        """
+        import matplotlib
+        import matplotlib.pyplot as plt
+        import numpy as np
+
+        count, width, height = self._measure()
+        figure: Any = None
+        if ax is None:
+            # The first figure loads the backend, which may declare settings of its own, such as a notebook's to show
+            # every figure: a context around it would undo them at its end.
+            face = STYLE["figure.facecolor"]
+            figure = plt.figure(figsize=(width, height), layout="constrained", facecolor=face)
+        with matplotlib.rc_context(STYLE):
+            if ax is None:
+                panels = list(figure.subplots(1, count, sharey=self._share_y, squeeze=False)[0])
+            elif isinstance(ax, (Sequence, np.ndarray)):
+                if len(ax) != count:
+                    raise DataError(f"{count} axes were expected, one for each panel, got {len(ax)}")
+                panels = list(ax)
+            else:
+                panels = [ax] if count == 1 else _split_axes(ax, count)
+            self._draw(panels)
+        self.ax_ = panels[0] if count == 1 else np.array(panels, dtype=object)
+        self.figure_ = panels[0].figure
+        return self
+
+    def _measure(self) -> tuple[int, float, float]:
+        """Return the number of panels, and the width and height of a new figure in inches."""
+        return 1, 7.2, 4.8
+
+    def _draw(self, panels: Sequence[Axes]) -> None:
+        raise NotImplementedError
+
+
+def _split_axes(ax: Axes, count: int) -> list[Axes]:
+    """Return a row of panels in the place of the given axes, like scikit-learn's PartialDependenceDisplay."""
+    from matplotlib.gridspec import GridSpecFromSubplotSpec
+
+    place = ax.get_subplotspec()
+    if place is None:
+        raise DataError("several panels need axes made by plt.subplots, got axes placed by hand")
+    ax.set_axis_off()
+    grid = GridSpecFromSubplotSpec(1, count, subplot_spec=place)
+    first = ax.figure.add_subplot(grid[0, 0])
+    return [first, *(ax.figure.add_subplot(grid[0, i], sharey=first) for i in range(1, count))]
+
+
+@dataclass(repr=False)
+class ReliabilityDisplay(Display):
+    """Which feed to make reliable first; :meth:`FailureProbability.plot` draws it.
+
+    Attributes
+    ----------
+    groups : sequence of str
+        Names of the groups, the most decisions kept first.
+    decisions_kept : sequence of float
+        Decisions that would be kept if each never failed.
+    lost : float
+        Decisions expected to be lost as things are.
+    rows : int
+        Decisions in all.
+    condition : str
+        How evidence fails, in words.
+    ax_, figure_ : matplotlib Axes and Figure
+        What it was drawn on.
+    """
+
+    groups: Sequence[str]
+    decisions_kept: Sequence[float]
+    lost: float
+    rows: int
+    condition: str
+
+    def _measure(self) -> tuple[int, float, float]:
+        return 1, 7.2, 1.4 + 0.32 * len(self.groups)
+
+    def _draw(self, panels: Sequence[Axes]) -> None:
+        (ax,) = panels
+        ax.barh(range(len(self.groups)), self.decisions_kept, color=BLUE, height=0.7)
+        ax.set_yticks(range(len(self.groups)), self.groups)
+        ax.invert_yaxis()
+        ax.grid(visible=False, axis="y")
+        ax.grid(visible=True, axis="x")
+        ax.set_xlabel("decisions kept if it never failed")
+        ax.set_title(f"{self.lost:.1f} of {self.rows} decisions expected to be lost\n{self.condition}")
+
+
+# --- the margin curve -----------------------------------------------------------------------------------------
+
+BAR_WIDTH = 10  # characters on each side of zero
+LONGEST_CLASS = 16  # characters of a class beside the flip
+
+
+@dataclass(frozen=True, repr=False)
+class MarginCurve(BriefRepr):
+    """One row's margin along its removal path; step 0 is the full record.
+
+    `flip_step` is k*, or None where the prediction survives every step. `flip_class` is the class it flips to, and
+    `classes` the class predicted at each step; None and empty where they are not known.
+    """
+
+    row: Any
+    predicted: Any
+    confidence: float
+    groups: tuple[str, ...]
+    margins: tuple[float, ...]
+    flip_step: int | None
+    flip_class: Any = None
+    classes: tuple[Any, ...] = ()
+
+    @property
+    def flip_label(self) -> str:
+        """`flips to 'good'`, or `flips at 2` where the class is not known."""
+        if self.flip_class is None:
+            return f"flips at {self.flip_step}"
+        return f"flips to {shorten(self.flip_class, LONGEST_CLASS)!r}"
+
+
+def draw_curve_text(curve: MarginCurve) -> list[str]:
+    """Return one line per step: what was removed, the margin left as a number and as a bar, and the class."""
+    names = ["(nothing removed)", *(f"- {name}" for name in curve.groups)]
+    width = max(map(len, names))
+    scale = max(map(abs, curve.margins)) or 1.0
+    lines = []
+    for step, (name, margin, label) in enumerate(zip(names, curve.margins, curve.classes, strict=True)):
+        filled = "#" * round(BAR_WIDTH * abs(margin) / scale)
+        left, right = ("", filled) if margin >= 0 else (filled, "")
+        bar = f"{left:>{BAR_WIDTH}}|{right:<{BAR_WIDTH}}"
+        mark = "  <- flips" if step == curve.flip_step else ""
+        lines.append(f"{step:>3}  {name:<{width}}  {margin:>+8.3f}  {bar}  {label}{mark}")
+    return lines
+
+
+def draw_curve_svg(
+    curve: MarginCurve, label: str, *, width: float = 260.0, height: float = 130.0, styled: bool = True
+) -> str:
+    """Return the curve as SVG; the flip, if there is one, is marked and named.
+
+    `label` is what a reader who cannot see the picture hears. `styled` is False on pages that forbid inline styles.
+    """
+    left, right, top, bottom = 34.0, width - 8.0, 22.0, height - 34.0
+    low, high, last = min(0.0, *curve.margins), max(0.0, *curve.margins), len(curve.margins) - 1
+    if low == high:
+        high = low + 1.0
+    y, x = LinearScale(low, high, bottom, top), LinearScale(0, max(last, 1), left + 6, right - 6)
+    places = [(x(step), y(margin)) for step, margin in enumerate(curve.margins)]
+    marks = draw_value_axis(y, [(value, f"{value:g}") for value in list_ticks(low, high, 3)], left, right)
+    marks.append(draw_line((left, y(0.0)), (right, y(0.0)), colour=QUIET, width=1.4))
+    marks.append(draw_polyline(places))
+    flip = curve.flip_step
+    for step, place in enumerate(places):
+        marks.append(draw_dot(place, 2.2, colour=FLIP if flip is not None and step >= flip else ACCENT))
+    if flip is not None:
+        at, _ = places[flip]
+        # The label stands at the top, where a curve that has flipped is not, and on the side with more room.
+        side, anchor = (5, "start") if at < (left + right) / 2 else (-5, "end")
+        marks.append(draw_line((at, top), (at, bottom), colour=FLIP, dashed=True))
+        marks.append(draw_dot(places[flip], 5.0, colour=FLIP, hollow=True))
+        text = (at + side, top + 7)
+        marks.append(draw_text(text, curve.flip_label, anchor=anchor, size=11, colour=FLIP_TEXT, bold=True))
+    for step in range(0, last + 1, max(1, math.ceil(last / 10))):
+        marks.append(draw_text((x(step), bottom + 14), str(step), anchor="middle", size=10))
+    marks.append(draw_text((x(last / 2), bottom + 30), "groups removed", anchor="middle", size=10))
+    marks.append(draw_text((0.0, 10.0), "margin", size=10))
+    return draw_picture(width, height, label, marks, kind="curve", styled=styled)
+
+
+def draw_curve_axes(ax: Axes, curve: MarginCurve) -> None:
+    """Draw the curve on matplotlib axes."""
+    steps, flip = range(len(curve.margins)), curve.flip_step
+    ax.axhline(0.0, color="#444444", linewidth=1.0)
+    label = f"{curve.predicted!r} at {curve.confidence:.0%}"
+    ax.plot(steps, curve.margins, color=BLUE, marker="o", markersize=5, linewidth=2.0, label=label)
+    if flip is not None:
+        ax.plot(steps[flip:], curve.margins[flip:], color=RED, marker="o", markersize=5, linewidth=2.0)
+        label = f"flips to {curve.flip_class!r} after {write_count(flip, 'group')}"
+        ring: Any = {"marker": "o", "markersize": 13, "fillstyle": "none", "markeredgewidth": 2.0}
+        ax.plot([flip], [curve.margins[flip]], linestyle="none", color=RED, label=label, **ring)
+    names = ["full record", *(f"− {name}" for name in curve.groups)]
+    ax.set_xticks(steps, names, rotation=35, ha="right", rotation_mode="anchor")
+    ax.set_xlabel("evidence replaced by the baseline, one group after another")
+    ax.set_title(f"row {curve.row}")
+    ax.margins(y=0.15)
+    ax.legend(loc="best")
