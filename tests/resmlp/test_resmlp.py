@@ -573,7 +573,7 @@ import importlib, sys, types
 import numpy as np
 for name in ("sklearn", "scipy", "pandas", "pyarrow"):
     sys.modules[name] = None  # an import of it now fails
-for name, folder in (("fragility", sys.argv[1]), ("fragility.analysis.resmlp", sys.argv[1] + "/resmlp")):
+for name, folder in (("fragility", sys.argv[1]), ("fragility.analysis.resmlp", sys.argv[1] + "/analysis/resmlp")):
     sys.modules[name] = types.ModuleType(name)  # no package, only the place of its modules
     sys.modules[name].__path__ = [folder]
 core = importlib.import_module("fragility.analysis.resmlp.network")
