@@ -83,7 +83,7 @@ def test_every_result_is_shown_in_a_line_or_two(results):
     assert shown["label_brittle"].startswith("BrittleLabels(id=<ndarray 300>, predicted=<ndarray 300>, ")
     for name, result in results.items():
         if isinstance(result, BriefRepr) and type(result).__str__ is not object.__str__:
-            assert result._repr_html_().startswith(("<pre>", "<style>")), name  # all of its text or its page, in a notebook
+            assert result._repr_html_().startswith(("<pre>", "<style>")), name  # all of its text, or its page
 
 
 @pytest.mark.parametrize(
