@@ -111,7 +111,7 @@ def recorded(rows: EvidenceRows, protocol: Protocol) -> list[np.ndarray]:
         batches.append(matrix.copy())  # the engine fills its buffer anew
         return rows.predict(matrix)
 
-    trace_blackbox(replace(rows, predict_matrix=predict), protocol)
+    trace_blackbox(replace(rows, ask_model=predict), protocol)
     return batches
 
 

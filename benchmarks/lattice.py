@@ -27,7 +27,7 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from fragility.base.libraries import load_credit_g
-from fragility.engines.choice import prepare_answers
+from fragility.engines.choice import choose_oracle
 from fragility.engines.kernels.compiling import THREADS
 from fragility.engines.lattice.whole import WholeLattice, find_lattice
 from fragility.protocol import Protocol, bind
@@ -98,7 +98,7 @@ def measure(name: str, X: pd.DataFrame, y: pd.Series, model: str, n: int, repeat
     assert lattice is not None
     live = np.concatenate([block.live.sum(axis=1) for block in lattice.blocks()])
     a_pass = best(lambda: many.predict(cells), repeats)[0] / len(many)
-    fast = prepare_answers(many)
+    fast = choose_oracle(many)
     native = best(lambda: fast.predict(cells), repeats)[0] / len(many)
     seconds, wall = (value / len(rows) for value in best(lambda: sweep(lattice), repeats))
     chances = best(lambda: sweep(lattice, np.full(rows.n_groups, 0.1)), repeats)[0] / len(rows)

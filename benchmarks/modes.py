@@ -30,7 +30,7 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from fragility.engines.choice import prepare_answers
+from fragility.engines.choice import choose_oracle
 from fragility.engines.kernels.compiling import THREADS
 from fragility.protocol import Protocol, bind
 from fragility.questions.modes.intervals import intervals_of_rows
@@ -77,9 +77,9 @@ def measure(
     matrix = rows.dense()
     work = {
         "pass": lambda: model[-1].predict_proba(matrix),
-        "wrong": lambda: losses_of_rows(prepare_answers(rows), protocol, ["wrong"]),
-        "noisy": lambda: losses_of_rows(prepare_answers(rows), protocol, ["noisy"]),
-        "wrong and noisy": lambda: losses_of_rows(prepare_answers(rows), protocol, ["wrong", "noisy"]),
+        "wrong": lambda: losses_of_rows(choose_oracle(rows), protocol, ["wrong"]),
+        "noisy": lambda: losses_of_rows(choose_oracle(rows), protocol, ["noisy"]),
+        "wrong and noisy": lambda: losses_of_rows(choose_oracle(rows), protocol, ["wrong", "noisy"]),
         "intervals, reading the model": lambda: intervals_of_rows(rows, protocol, []),
         "intervals of numeric fields": lambda: intervals_of_rows(rows, protocol, numeric),
         "intervals of nominal fields": lambda: intervals_of_rows(rows, protocol, nominal),
@@ -88,7 +88,7 @@ def measure(
     few = rows.between(0, 64)
     if with_intervals:
         intervals_of_rows(few, protocol)  # kernels are compiled
-    losses_of_rows(prepare_answers(few), protocol, ["wrong", "noisy"])
+    losses_of_rows(choose_oracle(few), protocol, ["wrong", "noisy"])
     if not with_intervals:
         work = {name: run for name, run in work.items() if not name.startswith("intervals")}
     best = {name: min(processor_seconds(run) for _ in range(repeats)) for name, run in work.items()}

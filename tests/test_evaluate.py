@@ -30,6 +30,7 @@ from fragility.auditing.pipeline import audit
 from fragility.base.errors import DataError, FragilityError, ModelError
 from fragility.cli import evaluate as commands
 from fragility.cli.options import expand_groups
+from fragility.engines.oracle import ModelOracle
 from fragility.protocol import Protocol, bind
 from fragility.questions.modes.losses import assess_modes
 from fragility.questions.stress.declaration import Stress
@@ -83,7 +84,7 @@ def test_it_says_what_the_parts_say(evaluation, case, certs, protocol, truth):
     assert evaluation.counts == labels.counts()
     assert evaluation.report.brittle == labels.brittle.sum() >= MIN_CASES
     rows = bind(case.model, X, protocol)
-    plain = compare_scores(certs, labels, probabilities=predict_rows(rows), resamples=300)
+    plain = compare_scores(certs, labels, probabilities=predict_rows(ModelOracle(rows)), resamples=300)
     for score in ("cfc_fds", "cfc_rcma", "margin"):
         assert evaluation.report.result(score, "paper").auroc == plain.result(score, "paper").auroc
     wrong = certs.to_pandas()["predicted"].to_numpy() != truth.iloc[:200].to_numpy()

@@ -32,6 +32,7 @@ from fragility.analysis.ranking import scores
 from fragility.base.errors import ProtocolError
 from fragility.engines.blackbox import trace_blackbox
 from fragility.engines.choice import find_engine
+from fragility.engines.oracle import ModelOracle
 from fragility.protocol import Protocol, bind
 from fragility.questions.stress.draws import row_keys
 from fragility.questions.stress.labels import label_rows, run_stress_rows
@@ -295,7 +296,7 @@ def test_labels_equal_their_slow_twin(rule):
     protocol = Protocol.fit(case.model, case.X_train, smoothing=0.1)
     rows = bind(case.model, case.X_test[:40], protocol)
     stress = fg.Stress((fg.Mask(0.3), fg.Dropout(0.3)), draws=4, rule=rule, tau_confidence=0.6, tau_collapse=0.4)
-    run = run_stress_rows(rows, protocol, stress)
+    run = run_stress_rows(ModelOracle(rows), protocol, stress)
     labels = label_rows(run, stress)
     layout, expected = Layout.of(protocol, rows), []
     for i in range(len(rows)):
@@ -352,4 +353,4 @@ def test_orders_of_other_scores_read_smoothed_margins():
     protocol = Protocol.fit(case.model, case.X_train)
     rows = bind(case.model, case.X_test[:30], protocol)
     claims = fg.audit(case.model, case.X_test[:30], protocol, progress=False).claims
-    np.testing.assert_allclose(scores.rcma_along(rows, protocol, claims.path), claims.rcma, atol=1e-9)
+    np.testing.assert_allclose(scores.rcma_along(ModelOracle(rows), protocol, claims.path), claims.rcma, atol=1e-9)

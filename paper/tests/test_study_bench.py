@@ -1,7 +1,6 @@
 """`fragility bench`: that it measures what it says, on data and models small enough to wait for."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from fragility_paper.bench.report import markdown, report
 from fragility_paper.bench.runs import Growth, made_up, run_scaling
 from fragility_paper.bench.streaming import measured, prepare
 from fragility_paper.data import load
+from fragility_paper.library import choose_oracle
 
 SMALL = Sizes("credit_g", "credit_g", share=0.005, trees=5, forest=5, rounds=2, repeats=1)
 
@@ -49,11 +49,11 @@ def test_every_chunk_of_rows_is_answered(monkeypatch):
     bench = Bench.prepare(load("credit_g"), MODELS["LogisticRegression"](), 60)
     asked = []
 
-    def answer(x, states):
-        asked.append((len(x), len(states), states.by_column))
-        return None
-
-    many_states._answering(replace(bench.rows, answer_states=answer), by_column=True)()
+    oracle = choose_oracle(bench.rows)
+    monkeypatch.setattr(
+        oracle, "answer_states", lambda x, states: asked.append((len(x), len(states), states.by_column))
+    )
+    many_states._answering(oracle, by_column=True)()
     assert asked == [(25, 1200, True), (25, 1200, True), (10, 480, True)]
 
 

@@ -58,7 +58,7 @@ def test_many_draws_of_the_mask_tend_to_the_expected_margin_and_to_p_flip(credit
     work, rows = work_on(credit_g, "lightgbm", 6)
     lattice = lattice_of(work, rows)
     stress = replace(fg.Stress((fg.Mask(MASK_RATE),)), draws=4_000)
-    drawn = label_rows(run_stress_rows(rows.evidence, work.fitted.protocol, stress), stress)
+    drawn = label_rows(run_stress_rows(rows.oracle, work.fitted.protocol, stress), stress)
     margins = drawn.run.draw_margin[:, 0]
     error = margins.std(axis=1) / np.sqrt(stress.draws)
     assert (np.abs(margins.mean(axis=1) - lattice.expected_margin) < 5 * error).all()

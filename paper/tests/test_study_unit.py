@@ -130,8 +130,8 @@ def test_certificate_scores_are_never_turned_and_others_fall_back():
 def test_masked_shap_of_a_linear_model_is_its_contributions(credit_g):
     """For an additive margin every order gives the same Shapley value: half the group's share of the margin."""
     fitted = fit_unit(LOGREG, credit_g, TINY)
-    rows = fitted.bound(fitted.split.test[:5])
-    found = masked_group_shap(rows, fitted.protocol, seed=0)
+    oracle = fitted.oracle(fitted.split.test[:5])
+    rows, found = oracle.rows, masked_group_shap(oracle, fitted.protocol, seed=0)
     coefficients = fitted.pipeline[-1].coef_[0]
     contribution = (rows.dense() - rows.baseline) * coefficients
     expected = np.stack([contribution[:, rows.column_group == g].sum(axis=1) for g in range(rows.n_groups)], axis=1)

@@ -29,6 +29,7 @@ from fragility.auditing import auditor as auditor_module
 from fragility.audits import Certificates
 from fragility.base.errors import DataError, ModelError, ProtocolError
 from fragility.engines import choice
+from fragility.engines.oracle import ModelOracle
 from fragility.evidence.modes import NO_MODES
 from fragility.models import Model
 from fragility.protocol import bind
@@ -127,7 +128,7 @@ def test_a_black_box_is_asked_as_by_an_audit(space: str) -> None:
     for rows in (case.X_test[:1], case.X_test[1:6]):
         assert_same(auditor.certify(rows), audit(case, rows, protocol, engine="blackbox"), "lightgbm")
     bound = auditor.bind(case.X_test[:2])
-    assert auditor.prepare_answers(bound) is bound
+    assert isinstance(auditor.choose_oracle(bound), ModelOracle)
 
 
 def test_calibrated_boosters_and_thresholds() -> None:
@@ -166,7 +167,7 @@ def test_one_row_takes_one_call_of_the_model_and_of_its_preprocessing(monkeypatc
     calls.clear()
     bound = auditor.bind(case.X_test[1:2])
     auditor.certify(bound)
-    auditor.prepare_answers(bound)
+    assert not auditor.choose_oracle(bound).asks_model(bound.dense()).any()
     assert sorted(calls) == ["predict_proba", "transform"]
 
 
@@ -376,18 +377,17 @@ def test_bound_rows_and_answers_are_those_of_the_slow_way(family: str, space: st
     np.testing.assert_allclose(bound.predict(bound.dense()), slow.predict(slow.dense()), atol=1e-12)
     assert bound.ids == slow.ids
     assert_same(auditor.certify(bound), audit(case, rows, protocol), family)
-    one, other = auditor.prepare_answers(bound), choice.prepare_answers(slow)
+    one, other = auditor.choose_oracle(bound), choice.choose_oracle(slow)
     groups = np.arange(len(protocol.groups))
-    for ready_rows, plain in ((bound, slow), (one, other)):
-        x, z = ready_rows.dense(), plain.dense()
+    for pair in ((ModelOracle(bound), ModelOracle(slow)), (one, other)):
         p, q = (
-            each.value_answers(cells, cells[::-1].copy(), each.column_group, groups)
-            for each, cells in ((ready_rows, x), (plain, z))
+            oracle.answer_values(cells, cells[::-1].copy(), oracle.rows.column_group, groups)
+            for oracle, cells in zip(pair, (bound.dense(), slow.dense()), strict=True)
         )
         np.testing.assert_allclose(p, q, atol=1e-9)
-    single = auditor.prepare_answers(auditor.bind(rows[:1]))
-    p = single.value_answers(single.dense(), one.dense()[1], single.column_group, groups)
-    cells = np.where(single.column_group == groups[:, None], one.dense()[1], single.dense())
+    single = auditor.bind(rows[:1])
+    p = auditor.choose_oracle(single).answer_values(single.dense(), bound.dense()[1], single.column_group, groups)
+    cells = np.where(single.column_group == groups[:, None], bound.dense()[1], single.dense())
     own = bound.predict(cells) if space == "transformed" else None
     if own is not None:
         np.testing.assert_allclose(p[:, 0], own, atol=1e-6)

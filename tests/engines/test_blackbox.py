@@ -174,7 +174,7 @@ def test_severities_asked_at_once_change_nothing_but_the_calls(space: str) -> No
     rows, protocol = bound("lightgbm", space)
     calls: list[int] = []
     one_by_one = trace_blackbox(rows, protocol)
-    listening = dataclasses.replace(rows, predict_matrix=lambda m: calls.append(len(m)) or rows.predict(m))
+    listening = dataclasses.replace(rows, ask_model=lambda m: calls.append(len(m)) or rows.predict(m))
     for at_once in (3, 10, 99):
         calls.clear()
         together = trace_blackbox(listening, protocol, severities_at_once=at_once)
@@ -319,7 +319,7 @@ def test_a_model_that_fails_midway_fails_with_one_sentence(counted) -> None:
         raise RuntimeError("device lost")
 
     with pytest.raises(RuntimeError, match="device lost"):
-        trace_blackbox(dataclasses.replace(rows, predict_matrix=broken), protocol)
+        trace_blackbox(dataclasses.replace(rows, ask_model=broken), protocol)
     counting.model = None
     with pytest.raises(ModelError, match="the model failed on these rows: AttributeError"):
         trace_blackbox(rows, protocol)

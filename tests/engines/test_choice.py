@@ -15,6 +15,7 @@ from fragility.engines import choice
 from fragility.engines.blackbox import trace_blackbox
 from fragility.engines.checking import compare_traces
 from fragility.engines.linear import LinearEngine
+from fragility.engines.oracle import CheckedOracle, ModelOracle
 from fragility.protocol import bind
 from fragility.scores import support_margin
 
@@ -63,26 +64,26 @@ def test_prepared_rows_answer_as_the_model_does(family):
     case = pipelines.fitted("credit_g", family, "transformed")
     protocol = fg.Protocol.fit(case.model, case.X_train)
     rows = bind(case.model, case.X_test[:40], protocol)
-    fast = choice.prepare_answers(rows)
-    assert fast.predict_matrix is not rows.predict_matrix
+    fast = choice.choose_oracle(rows)
+    assert isinstance(fast, CheckedOracle) and fast.engine.predicts
     stressed = np.where(np.random.default_rng(0).random(rows.dense().shape) < 0.3, rows.baseline, rows.dense())
     np.testing.assert_allclose(fast.predict(stressed), rows.predict(stressed), rtol=0, atol=1e-15)
-    assert choice.prepare_answers(rows, "blackbox") is rows
+    assert isinstance(choice.choose_oracle(rows, "blackbox"), ModelOracle)
 
 
 def test_models_that_no_engine_knows_are_asked_themselves(data):
     X, y = data
     model = GaussianNB().fit(X, y)
     rows = bind(model, X, fg.Protocol.fit(model, X))
-    assert choice.prepare_answers(rows) is rows
+    assert isinstance(choice.choose_oracle(rows), ModelOracle)
 
 
 def test_a_linear_model_answers_states_and_predicts_rows_itself(data):
     X, y = data
     model = LogisticRegression().fit(X, y)
     rows = bind(model, X, fg.Protocol.fit(model, X))
-    ready = choice.prepare_answers(rows)
-    assert ready.answer_states is not None and ready.predict_matrix is rows.predict_matrix
+    oracle = choice.choose_oracle(rows)
+    assert isinstance(oracle, CheckedOracle) and oracle.engine.answers and not oracle.engine.predicts
 
 
 def test_a_predictor_that_disagrees_with_the_model_gives_way_with_a_warning(data, monkeypatch):
@@ -93,9 +94,9 @@ def test_a_predictor_that_disagrees_with_the_model_gives_way_with_a_warning(data
     monkeypatch.setattr(choice, "NATIVE", (wrong,))
     monkeypatch.setattr(choice, "ENGINES", (*choice.ENGINES, "disagreeing"))
     with pytest.warns(UserWarning, match="the disagreeing engine differs from GaussianNB's own probabilities by 0.25"):
-        assert choice.prepare_answers(rows) is rows
+        assert isinstance(choice.choose_oracle(rows), ModelOracle)
     with pytest.raises(EngineError, match=r"differs .* by 0.25; use engine='auto'"):
-        choice.prepare_answers(rows, "disagreeing")
+        choice.choose_oracle(rows, "disagreeing")
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ from sklearn.neural_network import MLPClassifier
 import fragility as fg
 from fragility.base.errors import EngineError
 from fragility.engines import choice
+from fragility.engines.oracle import CheckedOracle, ModelOracle
 from fragility.evidence import RowStates
 from fragility.protocol import bind
 
@@ -375,18 +376,20 @@ def test_prepared_rows_answer_odd_rows_as_the_model_does(kind):
         "tiny": lambda: numeric("lightgbm"),
     }[kind]()
     rows = bind(case.model, mixed(case, 20), case.protocol)
-    fast, x = choice.prepare_answers(rows), rows.dense()
-    assert fast.answer_states is not None
+    fast, x = choice.choose_oracle(rows), rows.dense()
+    assert isinstance(fast, CheckedOracle)
     moved = np.random.default_rng(0).random((len(rows), 4, rows.n_groups)) < 0.5
     states = RowStates.removals(moved)
-    np.testing.assert_allclose(fast.answers(x, states), rows.answers(x, states), rtol=0, atol=1e-9)
+    np.testing.assert_allclose(
+        fast.answer_states(x, states), ModelOracle(rows).answer_states(x, states), rtol=0, atol=1e-9
+    )
     np.testing.assert_allclose(fast.predict(x), rows.predict(x), rtol=0, atol=1e-9)
     copies = np.repeat(x[:, None], 2, axis=1)
     copies[:, :, 0] += 0.1
     own = rows.predict(copies.reshape(-1, x.shape[1]))
     np.testing.assert_allclose(fast.predict_copies(x, copies), own, rtol=0, atol=1e-9)
     few = fast.take([21, 3])
-    np.testing.assert_allclose(few.predict(few.dense()), rows.predict(x[[21, 3]]), rtol=0, atol=1e-9)
+    np.testing.assert_allclose(few.predict(few.rows.dense()), rows.predict(x[[21, 3]]), rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("kind", ["outlier", "unseen", "tiny"])

@@ -18,7 +18,8 @@ from sklearn.preprocessing import OneHotEncoder
 
 import fragility as fg
 from fragility.base.errors import EngineError
-from fragility.engines.choice import find_engine, prepare_answers
+from fragility.engines.choice import choose_oracle, find_engine
+from fragility.engines.oracle import ModelOracle
 from fragility.engines.trees import engine
 from fragility.engines.trees.readers.interpret import write_number
 from fragility.evidence import RowStates
@@ -134,19 +135,20 @@ def test_certificates_are_those_of_the_black_box(name, baseline):
 @given(st.sampled_from(sorted(SETTINGS)), st.integers(0, 2**32 - 1))
 def test_answers_to_any_states_and_values_are_the_models(name, seed):
     rows, draws = bind_machine(name)[1].take(range(8)), np.random.default_rng(seed)
-    ready, x = prepare_answers(rows), rows.dense()
-    assert ready.answer_states is not None and ready.answer_values is not None
+    oracle, model, x = choose_oracle(rows), ModelOracle(rows), rows.dense()
+    assert oracle.name == "trees"
     owner = np.sort(draws.integers(0, len(x), 20))
     for units, by_column in ((rows.n_groups, False), (rows.width, True)):
         moved = draws.random((20, units)) < draws.random()
         for severity in (None, draws.choice([0.0, 0.3, 0.5, 0.95, 1.0], 20)):
             states = RowStates(owner, moved, severity, by_column)
-            np.testing.assert_allclose(ready.answers(x, states), rows.answers(x, states), rtol=0, atol=1e-15)
+            told, own = (by.answer_states(x, states) for by in (oracle, model))
+            np.testing.assert_allclose(told, own, rtol=0, atol=1e-15)
     unit, asked = draws.integers(-1, 3, rows.width), np.arange(3)
     for y in (x[::-1], x[0]):
-        told, own = (by.value_answers(x, y, unit, asked) for by in (ready, rows))
+        told, own = (by.answer_values(x, y, unit, asked) for by in (oracle, model))
         np.testing.assert_allclose(told, own, rtol=0, atol=1e-15)
-    np.testing.assert_allclose(ready.predict(x), rows.predict(x), rtol=0, atol=1e-15)
+    np.testing.assert_allclose(oracle.predict(x), rows.predict(x), rtol=0, atol=1e-15)
 
 
 @pytest.mark.parametrize("name", ["two classes", "three classes", "types declared"])

@@ -18,8 +18,9 @@ from tree_models import LGB, MODELS
 
 import fragility as fg
 from fragility.analysis.ranking.scores import random_order_score, rcma_along
-from fragility.engines.choice import find_engine, prepare_answers
+from fragility.engines.choice import choose_oracle, find_engine
 from fragility.engines.linear import LinearEngine
+from fragility.engines.oracle import ModelOracle, Oracle
 from fragility.engines.trees.engine import TreeEngine
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.protocol import bind
@@ -180,7 +181,7 @@ def test_neighbours_threads_and_order_do_not_change_a_bit(eight, name, cuts, thr
 def test_no_states_at_all(eight):
     for rows in eight.values():
         none = kinds_of_states(rows, per_row=0)[0]
-        assert prepare_answers(rows).answers(rows.dense(), none).shape == (0, 2)
+        assert choose_oracle(rows).answer_states(rows.dense(), none).shape == (0, 2)
 
 
 # --- what an engine leaves to the model -------------------------------------------------------------------------------
@@ -192,23 +193,23 @@ def test_severities_of_each_unit_go_to_the_model(eight, numbers):
     removals = kinds_of_states(rows, per_row=8)[0]
     own = replace(removals, severity=np.random.default_rng(0).random(removals.moved.shape))
     assert answer(rows.dense(), own) is None
-    ready = prepare_answers(rows)
-    np.testing.assert_allclose(ready.answers(rows.dense(), own), rows.answers(rows.dense(), own), rtol=0, atol=1e-15)
+    answers = [oracle.answer_states(rows.dense(), own) for oracle in (choose_oracle(rows), ModelOracle(rows))]
+    np.testing.assert_allclose(*answers, rtol=0, atol=1e-15)
     X, y = numbers
     linear = bound(LogisticRegression().fit(X, y), X, X[:8])
     told = LinearEngine(linear).answer_states(linear.dense(), own)
-    np.testing.assert_allclose(told, linear.answers(linear.dense(), own), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(told, ModelOracle(linear).answer_states(linear.dense(), own), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(("name", "cell"), [("random forest", 1e300), ("logistic", np.nan)])
 def test_cells_the_model_refuses_are_refused(name, cell, numbers):
     X, y = numbers
     rows = bound((TREES | LINEAR)[name]().fit(X, y), X, X[:20].copy())
-    ready = prepare_answers(rows)
+    oracle = choose_oracle(rows)
     x = rows.dense()
     x[17, 2] = cell
     with pytest.raises((fg.DataError, fg.ModelError)):
-        ready.answers(x, kinds_of_states(rows, per_row=8)[0])
+        oracle.answer_states(x, kinds_of_states(rows, per_row=8)[0])
 
 
 def test_answers_that_disagree_with_the_model_give_way_with_a_warning(numbers, monkeypatch):
@@ -223,7 +224,7 @@ def test_answers_that_disagree_with_the_model_give_way_with_a_warning(numbers, m
     with pytest.warns(
         UserWarning, match="the linear engine differs from LogisticRegression's own probabilities by 0.25"
     ):
-        assert prepare_answers(rows) is rows
+        assert isinstance(choose_oracle(rows), ModelOracle)
 
 
 # --- what is made of the answers --------------------------------------------------------------------------------------
@@ -232,27 +233,29 @@ def test_answers_that_disagree_with_the_model_give_way_with_a_warning(numbers, m
 FAMILIES = ("lightgbm", "catboost", "random_forest", "logistic")
 
 
-def counted(rows: EvidenceRows) -> tuple[EvidenceRows, list[int]]:
-    """The rows, prepared, with a list of how many rows were handed to any predictor afterwards."""
+def counted(rows: EvidenceRows, monkeypatch: pytest.MonkeyPatch) -> tuple[Oracle, list[int]]:
+    """Who answers about the rows, with a list of how many rows are handed to any predictor from now on."""
     calls: list[int] = []
-    ready = prepare_answers(rows)
+    oracle = choose_oracle(rows)
+    oracle.asks_model(rows.dense())  # rows in doubt are known now
 
     def predict(matrix: np.ndarray) -> np.ndarray:
         calls.append(len(matrix))
         return rows.predict(matrix)
 
-    return replace(ready, predict_matrix=predict), calls
+    monkeypatch.setattr(oracle, "_predict", predict)
+    return oracle, calls
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_labels_are_the_models_and_no_copy_is_handed_over(family):
+def test_labels_are_the_models_and_no_copy_is_handed_over(family, monkeypatch):
     case = fitted("credit_g", family, "transformed")
     protocol = fg.Protocol.fit(case.model, case.X_train)
     rows = bind(case.model, case.X_test[:60], protocol)
     outages = fg.Stress.from_outages([{"age"}, {"job", "housing"}], draws=16)
     for stress in (fg.Stress((fg.Mask(), fg.Dropout()), draws=16), outages):
-        ready, calls = counted(rows)
-        told, asked = run_stress_rows(ready, protocol, stress), run_stress_rows(rows, protocol, stress)
+        oracle, calls = counted(rows, monkeypatch)
+        told, asked = (run_stress_rows(by, protocol, stress) for by in (oracle, ModelOracle(rows)))
         assert calls == []
         np.testing.assert_allclose(told.draw_margin, asked.draw_margin, rtol=0, atol=1e-9)
         if family != "logistic":
@@ -263,14 +266,15 @@ def test_labels_are_the_models_and_no_copy_is_handed_over(family):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_orders_are_the_models_and_no_copy_is_handed_over(family):
+def test_orders_are_the_models_and_no_copy_is_handed_over(family, monkeypatch):
     case = fitted("credit_g", family, "transformed")
     protocol = fg.Protocol.fit(case.model, case.X_train)
     rows = bind(case.model, case.X_test[:40], protocol)
-    ready, calls = counted(rows)
+    oracle, calls = counted(rows, monkeypatch)
     order = np.random.default_rng(0).permutation(rows.n_groups)
-    np.testing.assert_allclose(rcma_along(ready, protocol, order), rcma_along(rows, protocol, order), rtol=0, atol=1e-9)
-    told, asked = random_order_score(ready, protocol), random_order_score(rows, protocol)
+    told, asked = (rcma_along(by, protocol, order) for by in (oracle, ModelOracle(rows)))
+    np.testing.assert_allclose(told, asked, rtol=0, atol=1e-9)
+    told, asked = (random_order_score(by, protocol) for by in (oracle, ModelOracle(rows)))
     np.testing.assert_allclose(told, asked, rtol=0, atol=1e-9)
     assert calls == []
 
@@ -278,12 +282,12 @@ def test_orders_are_the_models_and_no_copy_is_handed_over(family):
 @pytest.mark.samples
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("method", ["beam", "exact"])
-def test_sets_are_the_models_and_no_copy_is_handed_over(family, method):
+def test_sets_are_the_models_and_no_copy_is_handed_over(family, method, monkeypatch):
     case = fitted("credit_g", family, "transformed")
     protocol = fg.Protocol.fit(case.model, case.X_train)
     rows = bind(case.model, case.X_test[:25], protocol)
-    ready, calls = counted(rows)
-    told, asked = (failing_sets_of_rows(r, protocol, method=method, budget=2000) for r in (ready, rows))
+    oracle, calls = counted(rows, monkeypatch)
+    told, asked = (failing_sets_of_rows(by, protocol, method=method, budget=2000) for by in (oracle, ModelOracle(rows)))
     assert calls == [25]
     for field in ("size", "removed", "count", "searched_size", "evaluations"):
         np.testing.assert_array_equal(getattr(told, field), getattr(asked, field))

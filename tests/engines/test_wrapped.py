@@ -33,8 +33,9 @@ from traces import assert_same
 import fragility as fg
 from fragility.base.errors import EngineError
 from fragility.engines.blackbox import trace_blackbox
-from fragility.engines.choice import find_engine, never_reads, prepare_answers
+from fragility.engines.choice import choose_oracle, find_engine, never_reads
 from fragility.engines.lattice.whole import find_lattice, never_searches
+from fragility.engines.oracle import ModelOracle
 from fragility.engines.wrapped.combining import CELLS, Combination
 from fragility.engines.wrapped.engine import WrappedEngine
 from fragility.evidence import EvidenceRows, RowStates
@@ -96,8 +97,8 @@ def check(rows: EvidenceRows, protocol: Protocol) -> None:
     """The engine's trace and answers are those of the model itself."""
     assert WrappedEngine.refusal(rows) is None
     assert_same(WrappedEngine(rows).trace(rows, protocol), trace_blackbox(rows, protocol))
-    ready = prepare_answers(rows, "wrapped")
-    assert ready is not rows
+    oracle, model = choose_oracle(rows, "wrapped"), ModelOracle(rows)
+    assert oracle.name == "wrapped"
     x, random = rows.dense(), np.random.default_rng(0)
     for by_column, units in ((False, rows.n_groups), (True, rows.width)):
         moved = random.random((len(x), 3, units)) < 0.5
@@ -105,11 +106,12 @@ def check(rows: EvidenceRows, protocol: Protocol) -> None:
         partly = replace(states, severity=random.random(len(states)))
         unlike = replace(states, severity=random.random(states.moved.shape))
         for asked in (states, partly, unlike):
-            np.testing.assert_allclose(ready.answers(x, asked), rows.answers(x, asked), rtol=0, atol=1e-12)
-    np.testing.assert_allclose(ready.predict(x), rows.predict(x), rtol=0, atol=1e-12)
+            told, own = (by.answer_states(x, asked) for by in (oracle, model))
+            np.testing.assert_allclose(told, own, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(oracle.predict(x), rows.predict(x), rtol=0, atol=1e-12)
     units = np.arange(rows.n_groups)
     for y in (x[::-1], x[0]):
-        told, own = (by.value_answers(x, y, rows.column_group, units) for by in (ready, rows))
+        told, own = (by.answer_values(x, y, rows.column_group, units) for by in (oracle, model))
         np.testing.assert_allclose(told, own, rtol=0, atol=1e-12)
 
 
@@ -290,7 +292,7 @@ def test_every_subset_is_decided_as_the_model_decides(name):
     assert lattice is not None
     assert (lattice.model.name, lattice.model.kind) == ("wrapped", BY_THRESHOLD.get(name, "states"))
     subsets = (np.arange(32)[:, None] >> np.arange(5)) & 1 == 1
-    own = rows.answers(rows.dense(), RowStates.removals(np.tile(subsets, (len(rows), 1, 1))))
+    own = ModelOracle(rows).answer_states(rows.dense(), RowStates.removals(np.tile(subsets, (len(rows), 1, 1))))
     flips = lattice.rule.flipped(own.reshape(len(rows), 32, -1), lattice_originals(lattice)[:, None])
     found = fg.find_failing_sets(model, X[200:], protocol, engine="wrapped", every=True)
     assert set(found.method) == {"lattice"}

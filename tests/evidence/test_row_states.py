@@ -6,6 +6,7 @@ import pytest
 from naive import naive_cell
 
 import fragility as fg
+from fragility.engines.oracle import ModelOracle
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.protocol import bind
 
@@ -53,10 +54,11 @@ def severity_of(states: RowStates, i: int, unit: int) -> float:
 
 def test_no_answer_depends_on_the_byte_budget(rows):
     x, states = rows.dense(), ragged(rows, False, None)
-    whole, tiny = rows.answers(x, states), rows.answers(x, states, byte_budget=1)
+    model = ModelOracle(rows)
+    whole, tiny = model.answer_states(x, states), model.answer_states(x, states, byte_budget=1)
     np.testing.assert_allclose(tiny, whole, rtol=0, atol=1e-12)
     np.testing.assert_array_equal(whole, rows.predict(rows.stressed(x, states)))
-    assert rows.answers(x, states.between(0, 0)).shape == (0, 2)
+    assert model.answer_states(x, states.between(0, 0)).shape == (0, 2)
 
 
 def test_states_of_rows_that_have_as_many_each(rows):

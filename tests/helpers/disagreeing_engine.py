@@ -6,6 +6,7 @@ import numpy as np
 
 from fragility.engines.blackbox import trace_blackbox
 from fragility.engines.engine import Engine
+from fragility.engines.oracle import ModelOracle
 
 ERROR = 0.25
 FAULT = "one_step_margin"  # a test sets another
@@ -36,7 +37,7 @@ class DisagreeingEngine(Engine):
         return None
 
     def answer_values(self, x, y, unit, asked):
-        return self.form.value_answers(x, y, unit, asked)
+        return ModelOracle(self.form).answer_values(x, y, unit, asked)
 
 
 def trace(rows, protocol):

@@ -12,6 +12,7 @@ from sklearn.linear_model import LogisticRegression
 
 import fragility as fg
 from fragility.base.errors import DataError, ProtocolError
+from fragility.engines.oracle import ModelOracle
 from fragility.protocol import bind
 from fragility.questions.modes.losses import losses_of_rows
 
@@ -115,7 +116,7 @@ def test_noise_is_the_same_asked_at_once(family, space, at_once):
     protocol = fg.Protocol.fit(case.model, case.X_train, space=space)
     rows = bind(fg.Model.wrap(case.model), case.X_test[:4], protocol)
     numbers = {c.name: c.spread for c in protocol.columns if c.kind == "numeric" and c.spread}
-    found = losses_of_rows(rows, protocol, ["noisy"], at_once=at_once)["noisy"]
+    found = losses_of_rows(ModelOracle(rows), protocol, ["noisy"], at_once=at_once)["noisy"]
     for i in range(4):
         cells = dict(zip([c.name for c in protocol.columns], rows.dense(i, i + 1)[0], strict=True))
         units = noise_units(cells, numbers, protocol.modes.noise, protocol.modes.whole)

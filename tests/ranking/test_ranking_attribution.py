@@ -5,6 +5,7 @@ import pipelines
 import pytest
 
 from fragility.analysis.ranking import scores
+from fragility.engines.oracle import ModelOracle
 from fragility.protocol import Protocol, bind
 
 
@@ -26,7 +27,7 @@ def test_group_shap_for_every_kind_of_model(family, space, explainer):
     case = pipelines.fitted("credit_g", family, space)
     protocol = Protocol.fit(case.model, case.X_train, space=space)
     rows = bind(case.model, case.X_test.iloc[:12], protocol)
-    found = scores.group_shap(rows, protocol, max_rows=5)
+    found = scores.group_shap(ModelOracle(rows), protocol, max_rows=5)
     assert found.explainer == explainer
     assert found.mass.shape == (5, rows.n_groups) and (found.mass >= 0).all() and found.mass.sum() > 0
     assert np.isnan(found.score).sum() == 7
@@ -41,7 +42,7 @@ def test_group_shap_of_a_linear_model_is_its_contributions():
     rows = bind(case.model, case.X_test.iloc[:6], protocol)
     contribution = np.abs((rows.dense() - rows.baseline) * case.model[-1].coef_[0])
     expected = np.column_stack([contribution[:, protocol.column_group == g].sum(axis=1) for g in range(rows.n_groups)])
-    assert scores.group_shap(rows, protocol).mass == pytest.approx(expected, abs=1e-9)
+    assert scores.group_shap(ModelOracle(rows), protocol).mass == pytest.approx(expected, abs=1e-9)
 
 
 def test_group_shap_with_many_classes_explains_the_predicted_one():
@@ -49,7 +50,7 @@ def test_group_shap_with_many_classes_explains_the_predicted_one():
     case = pipelines.fitted("credit_g_property", "lightgbm", "transformed")
     protocol = Protocol.fit(case.model, case.X_train)
     rows = bind(case.model, case.X_test.iloc[:4], protocol)
-    assert scores.group_shap(rows, protocol).mass.shape == (4, rows.n_groups)
+    assert scores.group_shap(ModelOracle(rows), protocol).mass.shape == (4, rows.n_groups)
 
 
 def test_group_shap_chooses_among_the_rows_it_is_told():
@@ -58,7 +59,9 @@ def test_group_shap_chooses_among_the_rows_it_is_told():
     protocol = Protocol.fit(case.model, case.X_train)
     rows = bind(case.model, case.X_test.iloc[:12], protocol)
     among = np.arange(12) % 2 == 0
-    assert set(scores.group_shap(rows, protocol, max_rows=3, among=among).explained) <= set(range(0, 12, 2))
+    assert set(scores.group_shap(ModelOracle(rows), protocol, max_rows=3, among=among).explained) <= set(
+        range(0, 12, 2)
+    )
 
 
 def test_concentration_by_hand():

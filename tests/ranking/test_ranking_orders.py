@@ -7,6 +7,7 @@ import pytest
 
 from fragility.analysis.ranking import scores
 from fragility.auditing.pipeline import audit
+from fragility.engines.oracle import ModelOracle
 from fragility.protocol import Protocol, bind
 
 
@@ -19,9 +20,9 @@ def test_rcma_along_the_certificates_own_path_is_the_certificates(space, reading
     X = case.X_test.iloc[:12]
     certs = audit(case.model, X, protocol, engine="blackbox", lattice=False)
     rows, path, rcma = bind(case.model, X, protocol), certs.claims.path, certs.claims.rcma
-    assert scores.rcma_along(rows, protocol, path) == pytest.approx(rcma, abs=1e-9)
+    assert scores.rcma_along(ModelOracle(rows), protocol, path) == pytest.approx(rcma, abs=1e-9)
     few = rows.take(range(3))
-    assert scores.rcma_along(few, protocol, path[:3], byte_budget=1) == pytest.approx(rcma[:3], abs=1e-9)
+    assert scores.rcma_along(ModelOracle(few), protocol, path[:3], byte_budget=1) == pytest.approx(rcma[:3], abs=1e-9)
 
 
 def test_random_orders_are_the_mean_over_declared_orders():
@@ -30,8 +31,8 @@ def test_random_orders_are_the_mean_over_declared_orders():
     rows = bind(case.model, case.X_test.iloc[:20], protocol)
     generator = np.random.default_rng(3)
     orders = [generator.permutation(rows.n_groups) for _ in range(4)]
-    expected = np.mean([scores.rcma_along(rows, protocol, order) for order in orders], axis=0)
-    assert scores.random_order_score(rows, protocol, repeats=4, seed=3) == pytest.approx(expected)
+    expected = np.mean([scores.rcma_along(ModelOracle(rows), protocol, order) for order in orders], axis=0)
+    assert scores.random_order_score(ModelOracle(rows), protocol, repeats=4, seed=3) == pytest.approx(expected)
 
 
 def test_permutation_importance_puts_the_useful_group_first():
@@ -46,5 +47,5 @@ def test_permutation_importance_puts_the_useful_group_first():
     X = pd.DataFrame(np.random.default_rng(0).normal(size=(200, 3)), columns=["a", "b", "c"])
     protocol = Protocol.fit(OneField(), X)
     y = (4 * X["b"] + 0.5 * X["c"] > 0).astype(int).to_numpy()
-    order = scores.permutation_importance_order(bind(OneField(), X, protocol), y)
+    order = scores.permutation_importance_order(ModelOracle(bind(OneField(), X, protocol)), y)
     assert order.tolist() == [1, 2, 0]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import fragility
 from fragility.analysis.ranking import metrics, scores
 from fragility.auditing.pipeline import audit
+from fragility.engines.oracle import ModelOracle
 from fragility.protocol import Protocol, bind
 from fragility.questions.stress.declaration import Stress
 from fragility.questions.stress.labels import label_brittle
@@ -61,7 +62,10 @@ def test_label_seeds_change_no_score():
         labels = label_brittle(case.model, X, protocol, Stress(seed=seed, tau_confidence=0.6, draws=4))
         certs = audit(case.model, X, protocol, engine="blackbox")
         rows = bind(case.model, X, protocol)
-        own = {**scores.collect_scores(certs), "random_order": scores.random_order_score(rows, protocol, repeats=2)}
+        own = {
+            **scores.collect_scores(certs),
+            "random_order": scores.random_order_score(ModelOracle(rows), protocol, repeats=2),
+        }
         found.append((labels.run.draw_margin, own))
     assert not np.array_equal(found[0][0], found[1][0])
     for name, values in found[0][1].items():

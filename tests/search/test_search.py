@@ -10,6 +10,7 @@ import pipelines
 import pytest
 
 from fragility.base.errors import ProtocolError
+from fragility.engines.oracle import ModelOracle
 from fragility.pages.terms import MINIMUM, NONE_AT_ALL, UNDECIDED, none_up_to
 from fragility.protocol import Protocol, bind
 from fragility.questions.search import (
@@ -57,7 +58,7 @@ def greedy_budget(rows, protocol):
 def test_exact_equals_enumeration(setting):
     model, X, protocol = setting
     rows = bind(model, X, protocol)
-    found = failing_sets_of_rows(rows, protocol, method="exact", max_size=3)
+    found = failing_sets_of_rows(ModelOracle(rows), protocol, method="exact", max_size=3)
     target = np.broadcast_to(rows.targets(rows.dense(), rows.spared()), (len(rows), rows.width))
     for r in range(6):
         size, groups = naive_ranking.naive_exact(
@@ -75,7 +76,7 @@ def test_a_reported_set_really_fails(setting):
     x = rows.dense(0, len(rows))
     original = predicted_class(rows.predict(x), protocol.resolution)
     for method in ("beam", "exact", "auto"):
-        found = failing_sets_of_rows(rows, protocol, method=method)
+        found = failing_sets_of_rows(ModelOracle(rows), protocol, method=method)
         hit = np.flatnonzero(found.found)
         assert len(hit) > 5
         target = np.broadcast_to(rows.targets(x, rows.spared()), x.shape)[hit]
@@ -91,9 +92,11 @@ def test_exact_beam_and_greedy_are_ordered(setting):
     model, X, protocol = setting
     rows = bind(model, X, protocol)
     greedy = greedy_budget(rows, protocol)
-    exact = failing_sets_of_rows(rows, protocol, method="exact")
-    beam = failing_sets_of_rows(rows, protocol, method="beam", width=4)
-    full = failing_sets_of_rows(rows, protocol, method="beam", width=math.comb(rows.n_groups, rows.n_groups // 2))
+    exact = failing_sets_of_rows(ModelOracle(rows), protocol, method="exact")
+    beam = failing_sets_of_rows(ModelOracle(rows), protocol, method="beam", width=4)
+    full = failing_sets_of_rows(
+        ModelOracle(rows), protocol, method="beam", width=math.comb(rows.n_groups, rows.n_groups // 2)
+    )
     assert exact.resolved.all()
     assert (exact.size <= beam.size).all() and (exact.size <= greedy).all()
     assert np.array_equal(full.size, exact.size) and np.array_equal(full.removed, exact.removed)
@@ -103,8 +106,8 @@ def test_batches_do_not_matter(setting):
     model, X, protocol = setting
     rows = bind(model, X.iloc[:8], protocol)
     for method in ("beam", "exact"):
-        whole = failing_sets_of_rows(rows, protocol, method=method)
-        tiny = failing_sets_of_rows(rows, protocol, method=method, byte_budget=40_000)
+        whole = failing_sets_of_rows(ModelOracle(rows), protocol, method=method)
+        tiny = failing_sets_of_rows(ModelOracle(rows), protocol, method=method, byte_budget=40_000)
         assert np.array_equal(whole.size, tiny.size)
         assert np.array_equal(whole.removed, tiny.removed)
         assert np.array_equal(whole.evaluations, tiny.evaluations)
@@ -153,7 +156,7 @@ def test_groups_at_their_baseline_are_never_asked_for():
     protocol = Protocol.fit(case.model, case.X_train, space="raw", groups=BLOCKS, baseline="typical")
     row = bind(case.model, case.X_test.iloc[:1], protocol)
     still = replace(row, matrix=np.where(protocol.column_group < 4, row.baseline, row.matrix))
-    search = failing_sets_of_rows(still, protocol, method="exact")
+    search = failing_sets_of_rows(ModelOracle(still), protocol, method="exact")
     assert not search.removed[:, :4].any()
     assert search.evaluations[0] <= 1 + 2 ** (row.n_groups - 4)
 
@@ -166,7 +169,7 @@ def test_the_greedy_path_is_smallest_for_a_linear_score_of_two_classes():
     case = pipelines.fitted("credit_g", "logistic", "transformed")
     protocol = Protocol.fit(case.model, case.X_train, groups=BLOCKS)
     rows = bind(case.model, case.X_test.iloc[:60], protocol)
-    found = failing_sets_of_rows(rows, protocol, method="exact")
+    found = failing_sets_of_rows(ModelOracle(rows), protocol, method="exact")
     assert found.resolved.all()
     assert np.array_equal(greedy_budget(rows, protocol), np.minimum(found.size, protocol.depth + 1))
 
@@ -174,11 +177,11 @@ def test_the_greedy_path_is_smallest_for_a_linear_score_of_two_classes():
 def test_the_beam_proved_by_size_is_the_exact_search(setting):
     model, X, protocol = setting
     rows = bind(model, X, protocol)
-    exact = failing_sets_of_rows(rows, protocol, method="exact", max_size=rows.n_groups)
-    proved = failing_sets_of_rows(rows, protocol, method="auto", max_size=rows.n_groups)
+    exact = failing_sets_of_rows(ModelOracle(rows), protocol, method="exact", max_size=rows.n_groups)
+    proved = failing_sets_of_rows(ModelOracle(rows), protocol, method="auto", max_size=rows.n_groups)
     assert np.array_equal(exact.size, proved.size) and exact.state == proved.state
     assert set(exact.state) <= {MINIMUM, NONE_AT_ALL}
-    beam = failing_sets_of_rows(rows, protocol, method="beam", max_size=rows.n_groups)
+    beam = failing_sets_of_rows(ModelOracle(rows), protocol, method="beam", max_size=rows.n_groups)
     for size, state in zip(beam.size, beam.state, strict=True):
         if size <= 2:  # a beam starts from all single groups
             assert state == MINIMUM
@@ -206,12 +209,12 @@ def test_searches_find_the_pair_that_the_greedy_path_misses():
     protocol = Protocol.fit(PairModel(), X, baseline=[0.0, 0.0, 0.0])
     rows = bind(PairModel(), X, protocol)
     greedy = greedy_budget(rows, protocol)
-    exact = failing_sets_of_rows(rows, protocol, method="exact")
-    beam = failing_sets_of_rows(rows, protocol, method="beam", width=3)
+    exact = failing_sets_of_rows(ModelOracle(rows), protocol, method="exact")
+    beam = failing_sets_of_rows(ModelOracle(rows), protocol, method="beam", width=3)
     assert greedy.tolist() == [3, 1]
     assert exact.size.tolist() == [2, 1] and beam.size.tolist() == [2, 1]
     assert exact.groups(0) == ("b", "c") and exact.groups(1) == ("b",)
-    narrow = failing_sets_of_rows(rows, protocol, method="beam", width=1)
+    narrow = failing_sets_of_rows(ModelOracle(rows), protocol, method="beam", width=1)
     assert narrow.size.tolist() == [3, 1]
 
 

@@ -19,6 +19,7 @@ from scipy.sparse import issparse
 from sklearn.pipeline import Pipeline
 
 from fragility.base.errors import DataError, ProtocolError
+from fragility.engines.oracle import ModelOracle
 from fragility.models import Model
 from fragility.protocol import Protocol, bind
 from fragility.questions.stress import draws as drawing
@@ -282,7 +283,7 @@ def test_margins_equal_one_state_at_a_time(setting):
     model, X, protocol = setting
     rows = bind(model, X.iloc[:4], protocol)
     layout = Layout.of(protocol, rows)
-    run = run_stress_rows(rows, protocol, Stress(draws=3, seed=1))
+    run = run_stress_rows(ModelOracle(rows), protocol, Stress(draws=3, seed=1))
     for r, sample in enumerate(rows.ids):
         x = rows.dense(r, r + 1)[0]
         gaps = X.iloc[r].isna()

@@ -44,9 +44,10 @@ from fragility.base.files import replacing, write_text
 from fragility.blocks.claims import claims_from
 from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.blackbox import trace_blackbox
-from fragility.engines.choice import choose_engine, prepare_answers
+from fragility.engines.choice import choose_engine, choose_oracle
 from fragility.engines.engine import Engine
 from fragility.engines.lattice.whole import find_lattice
+from fragility.engines.oracle import Oracle
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.evidence.agreement import original_class
 from fragility.evidence.groups import merged_fields
@@ -101,6 +102,7 @@ __all__ = [
     "MeanInterval",
     "ModeLosses",
     "NanEqual",
+    "Oracle",
     "PairedDifference",
     "PartAuditor",
     "ReviewRule",
@@ -117,6 +119,7 @@ __all__ = [
     "capture_at",
     "certificate_scores",
     "choose_engine",
+    "choose_oracle",
     "claims_from",
     "clipped_probabilities",
     "collapse",
@@ -146,7 +149,6 @@ __all__ = [
     "paired_bootstrap",
     "permutation_importance_order",
     "predictive_metrics",
-    "prepare_answers",
     "pseudo_logits",
     "quantile_interval",
     "random_order_score",

@@ -15,9 +15,9 @@ from fragility.base.arrays import DEFAULT_BYTE_BUDGET
 from fragility.base.errors import DataError, EvidenceError, FragilityError, ModelError, ProtocolError
 from fragility.blocks.intervals.making import WantedIntervals
 from fragility.blocks.modes import WantedModes
-from fragility.engines.checking import list_checked_states, trace_undecided
-from fragility.engines.choice import answer_by, prepare_answers
+from fragility.engines.choice import choose_oracle
 from fragility.engines.engine import Engine
+from fragility.engines.oracle import CheckedOracle, Oracle, make_oracle
 from fragility.evidence import EvidenceRows
 from fragility.evidence.binding import bind_rows, reads_codes
 from fragility.evidence.modes import make_records
@@ -192,8 +192,8 @@ class Auditor:
             pass  # said again below, of these very rows
         return bind_rows(self.model, given, self._space, ids)
 
-    def prepare_answers(self, rows: EvidenceRows) -> EvidenceRows:
-        """Return bound rows with the engine's answers in place of the model's, except where the model denies them.
+    def choose_oracle(self, rows: EvidenceRows) -> Oracle:
+        """Return who answers about stressed copies of bound rows: the engine, except where the model denies it.
 
         Parameters
         ----------
@@ -202,13 +202,13 @@ class Auditor:
 
         Returns
         -------
-        EvidenceRows
-            The same rows; with the black box, as they were.
+        Oracle
+            The engine with the model's own word for rows in doubt; with the black box, the model itself.
         """
         form = self._form_of(rows)
         if form is None:
-            return prepare_answers(rows, self._wanted.engine)
-        return rows if form.engine is None else answer_by(form.engine, rows)
+            return choose_oracle(rows, self._wanted.engine)
+        return make_oracle(form.engine, rows)
 
     # --- made ready ---------------------------------------------------------------------------------------
 
@@ -284,12 +284,12 @@ class Auditor:
         """Return few rows with the model's own answers, also to the states at which an engine will be checked."""
         if form.engine is None or len(rebound.rows) > ASKED_TOGETHER:
             return rebound.answer()
-        return rebound.answer(list_checked_states(form.engine, rebound.rows, self._protocol))
+        return rebound.answer(CheckedOracle(form.engine, rebound.rows).list_checked_states(self._protocol))
 
     def _certify_few(self, rebound: Rebound, form: _Form) -> Certificates:
         assert self._parts is not None
         if form.engine is not None and self._wanted.none:
-            trace = trace_undecided(form.engine, rebound.rows, self._protocol, rebound.decide)
+            trace = CheckedOracle(form.engine, rebound.rows).trace_undecided(self._protocol, rebound.decide)
             if trace is not None:
                 return finish_few(self._parts, TracedRows(rebound.rows, trace))
         return self._certify_bound(self._parts, rebound.answer(), form.engine)

@@ -26,8 +26,9 @@ from fragility.blocks.lattice.making import declare_lattice, lattice_of_rows
 from fragility.blocks.lattice.values import LatticeClaims, lattice_context, with_block
 from fragility.blocks.modes import ModesClaims, WantedModes, declare_modes, modes_context, modes_of_rows, with_modes
 from fragility.engines.blackbox import ENGINE as BLACKBOX
-from fragility.engines.choice import choose_engine, refusal, trace_rows
+from fragility.engines.choice import choose_engine, refusal
 from fragility.engines.engine import Engine
+from fragility.engines.oracle import make_oracle
 from fragility.engines.trace import HandedOver, Progress, Trace
 from fragility.evidence import EvidenceRows
 from fragility.models import Model
@@ -168,7 +169,7 @@ class PartAuditor:
 
         engine: made ready before, for rows of the form of these.
         """
-        return trace_rows(rows, self.protocol, engine or self.make_ready(rows), self.byte_budget, progress)
+        return make_oracle(engine or self.make_ready(rows), rows).trace(self.protocol, self.byte_budget, progress)
 
     def trace_part(self, X: Any, ids: Sequence[Any] | None = None) -> TracedRows:
         """Return what is observed of raw rows: the first half of their audit, which uses every core."""

@@ -41,7 +41,8 @@ from fragility.blocks.claims import (
 )
 from fragility.blocks.requests import Wanted, name_engine, read_wanted
 from fragility.engines.blackbox import ENGINE as BLACKBOX
-from fragility.engines.choice import prepare_answers
+from fragility.engines.choice import choose_oracle
+from fragility.engines.oracle import ModelOracle
 from fragility.evidence import EvidenceRows
 from fragility.evidence.modes import UNIT_WEIGHTS
 from fragility.models import ClassLabel
@@ -299,8 +300,8 @@ def modes_of_rows(
     """Return the block of some rows, whose certificates have these margins; it depends on no other row."""
     if not len(rows):
         return no_modes(declared)
-    ready = rows if declared.engine == BLACKBOX else prepare_answers(rows)
-    losses = losses_of_rows(ready, protocol, declared.modes, byte_budget=byte_budget, report=report).by_mode.values()
+    oracle = ModelOracle(rows) if declared.engine == BLACKBOX else choose_oracle(rows)
+    losses = losses_of_rows(oracle, protocol, declared.modes, byte_budget=byte_budget, report=report).by_mode.values()
     drop = np.concatenate([loss.drop for loss in losses], axis=1)
     flip_chance = np.concatenate([loss.flip_chance for loss in losses], axis=1)
     return ModesClaims.of_margins(rows.ids, declared.units, margin, drop, flip_chance)

@@ -8,8 +8,7 @@ from typing import TypeAlias
 import numpy as np
 
 from fragility.base.errors import DataError
-from fragility.engines.blackbox import ENGINE as BLACKBOX
-from fragility.engines.choice import SELF_CHECK_ROWS, find_engine, prepare_answers
+from fragility.engines.choice import SELF_CHECK_ROWS, choose_oracle
 from fragility.evidence import EvidenceRows
 
 # True for all names and rows, some names, or all names of so many confident rows at most; None and False for no block.
@@ -28,5 +27,4 @@ def read_wanted(wanted: bool | int | str | Sequence[str], block: str, verb: str)
 
 def name_engine(rows: EvidenceRows, engine: str) -> str:
     """Return the engine that answers for these rows: a native one that agrees with the model on the first, or none."""
-    few, native = rows.between(0, SELF_CHECK_ROWS), find_engine(rows, engine)
-    return BLACKBOX if native is None or prepare_answers(few, engine) is few else native.name
+    return choose_oracle(rows.between(0, SELF_CHECK_ROWS), engine).name

@@ -39,6 +39,7 @@ from fragility.deciding.values import (
     list_states,
     raw_values,
 )
+from fragility.engines.oracle import Oracle
 from fragility.evidence import EvidenceRows
 from fragility.evidence.codec import call_model
 from fragility.evidence.modes import tabulate_catalogue, values_frame
@@ -103,7 +104,7 @@ class ValueCells:
 
 
 def find_changes(
-    rows: EvidenceRows,
+    oracle: Oracle,
     protocol: Protocol,
     original: Integers,
     unknown: Sequence[Sequence[str]],
@@ -114,9 +115,10 @@ def find_changes(
 ) -> list[DecisionChange | None]:
     """Return what knowing the unknown fields of each row would change; None for a row without any.
 
-    rows: as decided, with the answers of an engine. original: (n,) the decisions made. unknown: fields of each row.
+    oracle: of the rows as decided. original: (n,) the decisions made. unknown: fields of each row.
     neighbours: training rows whose values are taken instead of the catalogue's. A row's answer depends on no other row.
     """
+    rows = oracle.rows
     found: list[DecisionChange | None] = [None] * len(rows)
     patterns: dict[tuple[str, ...], list[int]] = {}
     for place, names in enumerate(unknown):
@@ -125,7 +127,7 @@ def find_changes(
     for names, places in patterns.items():
         used = tuple(name for name in names if name not in cells.unused)
         idle = tuple((name, 0.0) for name in names if name in cells.unused)
-        asker = _Asker(rows, protocol, original, cells, used, byte_budget)
+        asker = _Asker(oracle, protocol, original, cells, used, byte_budget)
         if not used:
             changes: Iterator[tuple[int, DecisionChange]] = (
                 (place, DecisionChange(0.0, 0.0, 0.0, True, None, ())) for place in places
@@ -160,14 +162,15 @@ class _Asker:
 
     def __init__(
         self,
-        rows: EvidenceRows,
+        oracle: Oracle,
         protocol: Protocol,
         original: Integers,
         cells: ValueCells,
         fields: tuple[str, ...],
         byte_budget: int,
     ) -> None:
-        self.rows, self.protocol, self.original, self.cells = rows, protocol, original, cells
+        self.oracle, self.rows = oracle, oracle.rows
+        self.protocol, self.original, self.cells = protocol, original, cells
         self.fields, self.byte_budget = fields, byte_budget
 
     def ask_cells(
@@ -201,7 +204,7 @@ class _Asker:
                 yield place, self._judge(place, units, own, p[i], {name: q[i] for name, q in singles.items()})
 
     def _predict(self, x: Floats, copies: Floats) -> Floats:
-        return self.rows.predict_copies(x, copies).reshape(*copies.shape[:2], -1)
+        return self.oracle.predict_copies(x, copies).reshape(*copies.shape[:2], -1)
 
     def ask_raw(
         self, places: Sequence[int], asked: Sequence[tuple[list[JointValues], ValueStates]]

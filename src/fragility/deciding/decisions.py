@@ -26,6 +26,7 @@ from fragility.base.canonical import is_missing
 from fragility.base.errors import DataError, EvidenceError, FragilityError
 from fragility.deciding.changing import DecisionChange, ValueCells, find_changes
 from fragility.deciding.values import Neighbours
+from fragility.engines.oracle import Oracle
 from fragility.evidence import EvidenceRows
 from fragility.evidence.agreement import original_class
 from fragility.evidence.fields import Field, is_categorical, type_of, value_like
@@ -171,8 +172,7 @@ class Completed(NamedTuple):
 class Decided(NamedTuple):
     """Decisions as they are made, before anything else is asked about them."""
 
-    bound: EvidenceRows  # the rows as decided
-    ready: EvidenceRows  # the same, with the answers of an engine
+    oracle: Oracle  # of the rows as decided
     predicted: Integers  # (n,) class indices
     confidence: Floats  # (n,)
     missing: tuple[tuple[str, ...], ...]
@@ -211,19 +211,17 @@ class Decider:
         gone = completed.missing
         old = self._read_stale(stale, completed.ids, gone)
         bound = self.auditor.bind(completed.native, completed.ids)
-        ready = self.auditor.prepare_answers(bound)
+        oracle = self.auditor.choose_oracle(bound)
         p = bound.own_probabilities(0, bound.dense())
         predicted = original_class(bound, p, self.protocol.resolution)
         unknown = [(*lost, *aged) for lost, aged in zip(gone, old, strict=True)]
         changes: list[DecisionChange | None] = [None] * len(bound)
         if any(unknown):
             changes = find_changes(
-                ready, self.protocol, predicted, unknown, self.find_cells(bound), self.draws, self.neighbours
+                oracle, self.protocol, predicted, unknown, self.find_cells(bound), self.draws, self.neighbours
             )
         confidence = p[np.arange(len(p)), predicted]
-        return Decided(
-            bound, ready, predicted, confidence, tuple(gone), completed.stand_ins, tuple(old), tuple(changes)
-        )
+        return Decided(oracle, predicted, confidence, tuple(gone), completed.stand_ins, tuple(old), tuple(changes))
 
     def _read_stale(
         self, stale: Sequence[Names] | None, ids: Sequence[Hashable], gone: Sequence[tuple[str, ...]]

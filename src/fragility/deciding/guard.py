@@ -25,6 +25,7 @@ from fragility.deciding.decisions import Decider, Names
 from fragility.deciding.outcome import Check, Checks
 from fragility.deciding.values import DEFAULT_DRAWS, check_draws, make_neighbours
 from fragility.engines.lattice.whole import Block, WholeLattice, Workers, find_lattice
+from fragility.engines.oracle import Oracle
 from fragility.evidence import EvidenceRows
 from fragility.models import ClassLabel, Model
 from fragility.pages.terms import MINIMUM, NONE_AT_ALL, UNDECIDED, UPPER_BOUND
@@ -75,42 +76,39 @@ class HangingFinder:
 
     def find(
         self,
-        bound: EvidenceRows,
-        ready: EvidenceRows,
+        oracle: Oracle,
         original: Integers,
         certificates: Sequence[Certificate],
         rates: Floats | None,
     ) -> list[Hanging]:
         """Return what each decision hangs on.
 
-        bound, ready: the rows, and the same with an engine's answers. original: (n,) the decisions. rates: (G,) how
-        often each group fails.
+        oracle: of the rows. original: (n,) the decisions. rates: (G,) how often each group fails.
         """
-        found: list[Hanging | None] = [None] * len(bound)
-        self._read_lattice(bound, ready, original, rates, found)
+        found: list[Hanging | None] = [None] * len(oracle.rows)
+        self._read_lattice(oracle, original, rates, found)
         left = [i for i, one in enumerate(found) if one is None]
-        for i, one in zip(left, self._ask(ready, left, certificates), strict=True):
+        for i, one in zip(left, self._ask(oracle, left, certificates), strict=True):
             found[i] = one
         return [one for one in found if one is not None]
 
     def _read_lattice(
         self,
-        bound: EvidenceRows,
-        ready: EvidenceRows,
+        oracle: Oracle,
         original: Integers,
         rates: Floats | None,
         found: list[Hanging | None],
     ) -> None:
+        bound = oracle.rows
         kept = self._find_lattice(bound)
         if kept is None:
             return
         lattice = replace(kept, rows=bound, model=kept.model.rebind(bound))
         x = bound.dense()
         lattice.model.begin(0, len(x))
-        doubted = np.zeros(len(x), dtype=bool) if ready.asked_itself is None else ready.asked_itself.are(x)
         live = lattice.model.live(x, Workers(1))
         most = min(MOST_TABULATED, lattice.model.most_live)
-        block = Block(0, x, original, live, doubted, most)
+        block = Block(0, x, original, live, oracle.asks_model(x), bound.spared(), most)
         names = self.protocol.group_names
         for subsets in lattice.subsets(block, None if rates is not None else _settle_smallest):
             sizes = subsets.sizes()
@@ -132,13 +130,13 @@ class HangingFinder:
         self._kept = ((bound.baseline, found), *self._kept)[:KEPT]
         return found
 
-    def _ask(self, ready: EvidenceRows, places: list[int], certificates: Sequence[Certificate]) -> list[Hanging]:
+    def _ask(self, oracle: Oracle, places: list[int], certificates: Sequence[Certificate]) -> list[Hanging]:
         """Ask about single groups, pairs and so on, as far as the budget goes."""
         if not places:
             return []
-        rows = ready.take(places)
-        answers = Answers(rows, self.protocol, rows.n_groups)
-        search_by_asking(answers, rows, np.arange(len(places)), "exact", 1, BUDGET, DEFAULT_BYTE_BUDGET, None)
+        asked = oracle.take(places)
+        answers = Answers(asked.rows, self.protocol, asked.rows.n_groups)
+        search_by_asking(answers, asked, np.arange(len(places)), "exact", 1, BUDGET, DEFAULT_BYTE_BUDGET, None)
         sets, found = answers.finish(), []
         for i, place in enumerate(places):
             path = certificates[place].failing_groups
@@ -340,13 +338,13 @@ class Guard:
             A field is not known, the protocol does not say what it may hold, or the rows do not fit the model.
         """
         decided = self._decider.decide(rows, missing, stale, ids)
-        bound, ready = decided.bound, decided.ready
+        oracle, bound = decided.oracle, decided.oracle.rows
         certificates = self.auditor.certify(bound)
         every = list(certificates)
-        exposure = self._find_exposure(ready, every)
+        exposure = self._find_exposure(oracle, every)
         declared = self._declare_failures(bound)
         rates = declared if isinstance(declared, np.ndarray) else None
-        hanging = self._hanging.find(bound, ready, decided.predicted, every, rates)
+        hanging = self._hanging.find(oracle, decided.predicted, every, rates)
         failures: FailureProbability | None = None
         if declared is not None and any(one.loss is None for one in hanging):
             # recorded events, rates per mode, or a lattice that is too large
@@ -384,16 +382,16 @@ class Guard:
         assert frame is not None
         return Checks(certificates, frame.set_axis(list(bound.ids), axis=0), tuple(checks))
 
-    def _find_exposure(self, ready: EvidenceRows, certificates: Sequence[Certificate]) -> dict[str, Floats]:
+    def _find_exposure(self, oracle: Oracle, certificates: Sequence[Certificate]) -> dict[str, Floats]:
         """Return the exposure of each row to each declared mode; that to lost evidence is in the certificates."""
         lost = np.asarray(-np.expm1([-one.independent_loss for one in certificates]))
         modes = [mode for mode in self.protocol.modes.declared if mode not in ("lost", "stale")]
         if not modes:
             return {"lost": lost}
-        few = len(ready) <= FEW_ROWS
-        cells = self._decider.find_cells(ready).cells if "wrong" in modes else None
+        few = len(oracle.rows) <= FEW_ROWS
+        cells = self._decider.find_cells(oracle.rows).cells if "wrong" in modes else None
         losses = losses_of_rows(
-            ready, self.protocol, modes, byte_budget=DEFAULT_BYTE_BUDGET, catalogue=cells, at_once=few
+            oracle, self.protocol, modes, byte_budget=DEFAULT_BYTE_BUDGET, catalogue=cells, at_once=few
         )
         return {"lost": lost, **{mode: losses[mode].exposure for mode in modes}}
 

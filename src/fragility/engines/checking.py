@@ -1,4 +1,4 @@
-"""Is a native engine right? It is compared with the black box on a few rows, and with the model on every row.
+"""Is a trace right? An engine's is compared with the black box on a few rows, and with the model on every row.
 
 On the first rows every state is compared (`compare_traces`). Floats may differ by the engine's tolerance. Orders,
 predictions and thresholds must be equal, unless the model confirms that a state lies within rounding of a flip.
@@ -18,7 +18,7 @@ batches of other sizes as well (`check_steady_states`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,14 +26,13 @@ import numpy as np
 from fragility.base.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats, Integers, rows_within
 from fragility.base.errors import ModelError
 from fragility.base.ids import id_keys
-from fragility.engines.blackbox import row_keys, trace_blackbox
 from fragility.engines.engine import Engine
-from fragility.engines.trace import CONTRADICTED, UNPROMISED, Progress, StatesAsked, Trace, original_confidence
-from fragility.evidence import EvidenceRows, OwnRows, RowStates, Spared, blend
+from fragility.engines.trace import StatesAsked, Trace, original_confidence
+from fragility.evidence import EvidenceRows, RowStates, Spared, blend
 from fragility.evidence.agreement import PROBABILITY_ROUNDING, ROUNDING, original_class
 from fragility.evidence.protocol_parts import operator_width
 from fragility.protocol import Protocol
-from fragility.scores import pseudo_logits, removal_order, support_margin
+from fragility.scores import removal_order, support_margin
 
 BATCH_ROWS = 16384
 STEADY_STATES = 256  # of a trace, that are asked again in other batches
@@ -134,7 +133,7 @@ class _Comparison:
         moved = np.isin(np.arange(self.rows.n_groups), groups)[None]
         state = replace(RowStates.of_one(moved), severity=np.array([severity]))
         state = state.sparing(self.rows.spared(i, i + 1), self.rows.column_group)
-        p = self.rows.answers(self.rows.dense(i, i + 1), state)[0]
+        p = self.rows.predict(self.rows.stressed(self.rows.dense(i, i + 1), state))[0]
         edge, offset = 2 * self.tolerance, self.rows.offset
         support = float(support_margin(p, self.asked.predicted[i], offset))
         if abs(support + self.protocol.resolution) <= edge:
@@ -146,73 +145,7 @@ class _Comparison:
 # --- every row of a trace -----------------------------------------------------------------------------------
 
 
-def trace_checked(
-    engine: Engine, rows: EvidenceRows, protocol: Protocol, byte_budget: int, progress: Progress | None = None
-) -> Trace:
-    """Return a native engine's trace, with the black box's own in the rows for which the engine is in doubt."""
-    doubt = np.where(engine.find_doubtful(rows), UNPROMISED, 0).astype(np.uint8)
-    promised = np.flatnonzero(doubt == 0)
-    parts: list[tuple[Integers, Trace]] = []
-    if len(promised):
-        own = rows if len(promised) == len(rows) else rows.take(promised.tolist())
-        trace = engine.trace(own, protocol, progress)
-        wrong = _find_contradicted_claims(trace, own, protocol, engine)
-        if not wrong.any() and len(promised) == len(rows):
-            return trace
-        doubt[promised[wrong]] = CONTRADICTED
-        parts.append((promised[~wrong], trace.rows(np.flatnonzero(~wrong))))
-    asked = np.flatnonzero(doubt)
-    parts.append((asked, trace_blackbox(rows.take(asked.tolist()), protocol, byte_budget=byte_budget)))
-    merged = Trace.merge(parts, engine.name)
-    # Each row counts by itself: what rows share in a batch is not theirs.
-    states = len(asked) * StatesAsked.of(protocol, rows.n_groups).per_row
-    evaluations = states + sum(trace.evaluations for places, trace in parts if places is not asked)
-    return replace(merged, doubt=doubt, evaluations=evaluations)
-
-
-def trace_undecided(
-    engine: Engine, rows: EvidenceRows, protocol: Protocol, decide: Callable[[Floats], Integers | None]
-) -> Trace | None:
-    """Return the checked trace of few rows whose classes are not decided, asking the model once about all states.
-
-    The engine names the classes first, and the model is asked about x and the other state in one call. None if the
-    engine is in doubt about a row, or the model names another class: such rows take the longer way of `trace_checked`,
-    which comes to the same result.
-
-    decide: the model's probabilities at x (n, C) -> its own classes (n,), None if it has no labels.
-    """
-    x = rows.dense()
-    if engine.doubts(x).any():
-        return None
-    trace = engine.trace(rows, protocol)
-    claimed = None
-    if engine.bounded:
-        p = q = rows.predict(x)
-    else:
-        cells, claimed = _draw_states(trace, x, rows.spared(), rows, protocol, _draw_by_id(rows.ids))
-        p, q = np.split(rows.predict(np.concatenate([x, cells])), 2)
-    named = decide(p)
-    if named is not None and not np.array_equal(named, trace.predicted):
-        return None
-    contradicts = _find_contradicted_states(trace, rows, protocol, engine, p, q, claimed)
-    return None if contradicts.any() else trace
-
-
-def list_checked_states(engine: Engine, rows: EvidenceRows, protocol: Protocol) -> Floats:
-    """Return the cells (k, d) of the states at which the model will be asked whether the engine is right about rows.
-
-    These are x, the state of a certificate's check and that of an engine's answers, so that one call answers them all.
-    """
-    x = rows.dense()
-    cells = [x, rows.stressed(x, _remove_halves(rows.ids, rows, rows.spared()))]
-    if not engine.bounded and not engine.doubts(x).any():
-        cells.append(
-            _draw_states(engine.trace(rows, protocol), x, rows.spared(), rows, protocol, _draw_by_id(rows.ids))[0]
-        )
-    return np.concatenate(cells)
-
-
-def _find_contradicted_claims(trace: Trace, rows: EvidenceRows, protocol: Protocol, engine: Engine) -> Booleans:
+def find_contradicted_claims(trace: Trace, rows: EvidenceRows, protocol: Protocol, engine: Engine) -> Booleans:
     """Return (n,) the rows whose margins the model's own answers deny, at x or at one other state."""
     wrong = np.zeros(len(rows), dtype=bool)
     step = rows_within(DEFAULT_BYTE_BUDGET, rows.width, copies=COPIES, most=BATCH_ROWS)
@@ -224,13 +157,13 @@ def _find_contradicted_claims(trace: Trace, rows: EvidenceRows, protocol: Protoc
         claimed = None
         if not engine.bounded:  # else its rounding is known for every row: no other state says more
             spared = rows.spared(part.start, part.stop)
-            cells, claimed = _draw_states(seen, x, spared, rows, protocol, _draw_by_id(rows.ids[part]))
+            cells, claimed = draw_states(seen, x, spared, rows, protocol, draw_by_id(rows.ids[part]))
             q = rows.predict(cells)
-        wrong[part] = _find_contradicted_states(seen, rows, protocol, engine, p, q, claimed)
+        wrong[part] = find_contradicted_margins(seen, rows, protocol, engine, p, q, claimed)
     return wrong
 
 
-def _find_contradicted_states(
+def find_contradicted_margins(
     seen: Trace, rows: EvidenceRows, protocol: Protocol, engine: Engine, p: Floats, q: Floats, claimed: Floats | None
 ) -> Booleans:
     """Return (m,) the rows that the model denies by its probabilities p (m, C) at x, or q at a state claimed (m,)."""
@@ -251,13 +184,13 @@ def _differ(own: Floats, claimed: Floats, tolerance: float) -> Booleans:
     return np.asarray(~(np.abs(own - claimed) <= tolerance * (1.0 + 1e-3 * np.abs(own))))
 
 
-def _draw_by_id(ids: Sequence[Hashable]) -> Integers:
+def draw_by_id(ids: Sequence[Hashable]) -> Integers:
     """Return (m,) numbers that follow from the ids, so that a row draws the same state wherever it stands."""
     words = np.frombuffer(id_keys(ids).tobytes(), dtype=">u8").reshape(-1, 2)[:, 0]
     return (words >> np.uint64(11)).astype(np.int64)
 
 
-def _draw_states(
+def draw_states(
     seen: Trace, x: Floats, spared: Spared | None, rows: EvidenceRows, protocol: Protocol, drawn: Integers
 ) -> tuple[Floats, Floats]:
     """Return one state per row, a step of its path or a severity at which all fades, and the margin claimed there.
@@ -305,7 +238,7 @@ def check_steady_states(
     on_path, fades = chance.integers(protocol.depth, size=count), seen.fade_margin.shape[1]
     fading = protocol.depth + chance.integers(max(fades, 1), size=count)
     choice = np.where((chance.random(count) < 0.5) | (fades == 0), on_path, fading)
-    cells, claimed = _draw_states(seen, few.dense(), few.spared(), few, protocol, choice)
+    cells, claimed = draw_states(seen, few.dense(), few.spared(), few, protocol, choice)
     sizes = [1] * lone
     while sum(sizes) < len(chosen):
         sizes.append(int(2.0 ** chance.uniform(1.0, 8.0)))
@@ -325,90 +258,3 @@ def check_steady_states(
             "on how many rows it is asked about at once, so they cannot be certified; give a model that answers row by "
             "row"
         )
-
-
-# --- every row that is answered for -------------------------------------------------------------------------
-
-
-def find_contradicted(ready: EvidenceRows, rows: EvidenceRows, tolerance: float, known: Booleans) -> Booleans:
-    """Return (n,) the rows for which an engine's answers are not the model's: at x, and without about half the groups.
-
-    ready: the rows with the engine's answers; rows: with the model's own; known: (n,) rows in doubt anyway.
-    """
-    wrong = np.zeros(len(rows), dtype=bool)
-    places = np.flatnonzero(~known)
-    step = rows_within(DEFAULT_BYTE_BUDGET, rows.width, copies=COPIES, most=BATCH_ROWS)
-    for start in range(0, len(places), step):
-        some = places[start : start + step]
-        part = rows.take(some.tolist()) if len(places) < len(rows) else rows.between(start, start + step)
-        x = part.dense()
-        own = part.own_probabilities(0, x)
-        wrong[some] = compare_answers(ready, rows, x, part.spared(), part.ids, own, tolerance)
-    return wrong
-
-
-def compare_answers(
-    ready: EvidenceRows,
-    rows: EvidenceRows,
-    x: Floats,
-    spared: Spared | None,
-    ids: Sequence[Hashable],
-    p: Floats,
-    tolerance: float,
-) -> Booleans:
-    """Return the same for some rows x (m, d), whose probabilities by the model itself are p (m, C)."""
-    without = _remove_halves(ids, rows, spared)
-    both = np.stack([np.zeros_like(without.moved), without.moved], axis=1)
-    states = RowStates.removals(both, without.by_column)
-    own = np.stack([p, rows.predict(rows.stressed(x, without))], axis=1)
-    told = ready.answers(x, states).reshape(own.shape)
-    return np.asarray(~(np.abs(pseudo_logits(own) - pseudo_logits(told)) <= tolerance).all(axis=(1, 2)))
-
-
-def _remove_halves(ids: Sequence[Hashable], rows: EvidenceRows, spared: Spared | None) -> RowStates:
-    """Return one state per row, which has lost about half the groups; the row's id says which."""
-    n_groups = rows.n_groups
-    bits = np.unpackbits(np.frombuffer(id_keys(ids).tobytes(), dtype=np.uint8).reshape(len(ids), -1), axis=1)
-    halves = np.tile(bits, -(-n_groups // bits.shape[1]))[:, :n_groups].astype(bool)
-    return RowStates(np.arange(len(ids)), halves).sparing(spared, rows.column_group)
-
-
-def mix_own_answers(
-    ready: EvidenceRows, rows: EvidenceRows, doubted: Booleans, doubts: Callable[[Floats], Booleans]
-) -> EvidenceRows:
-    """Return rows with an engine's answers, and the model's own for rows in doubt (n,) and for cells that it doubts.
-
-    Rows in doubt are known by their keys; the model is asked about another row of the same key as well.
-    """
-    keys = np.empty(0, dtype=np.uint64)
-    if doubted.any():
-        keys = np.unique(row_keys(rows.take(np.flatnonzero(doubted).tolist()).dense()))
-
-    def in_doubt(x: Floats) -> Booleans:
-        return np.isin(row_keys(x), keys) if len(keys) else np.zeros(len(x), dtype=bool)
-
-    def mix(own: Booleans, ask: Callable[[EvidenceRows, Booleans], Floats]) -> Floats:
-        p = np.empty((len(own), rows.n_classes))
-        p[own] = ask(rows, own)
-        if not own.all():
-            p[~own] = ask(ready, ~own)
-        return p
-
-    def predict(matrix: Floats) -> Floats:
-        own = in_doubt(matrix) | doubts(matrix)
-        return mix(own, lambda by, some: by.predict(matrix[some])) if own.any() else ready.predict(matrix)
-
-    def answer(x: Floats, states: RowStates) -> Floats | None:
-        assert ready.answer_states is not None
-        own = in_doubt(x)[states.owner]
-        if not own.any():
-            return ready.answer_states(x, states)
-        return mix(own, lambda by, some: by.answers(x, states.some(some)))
-
-    changed = ready.predict_matrix is not rows.predict_matrix
-    return replace(
-        ready,
-        predict_matrix=predict if changed else rows.predict_matrix,
-        answer_states=None if ready.answer_states is None else answer,
-        asked_itself=OwnRows(in_doubt, rows.predict_matrix),
-    )

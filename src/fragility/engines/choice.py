@@ -1,4 +1,4 @@
-"""Which engine audits which model: the native one that knows it exactly, else the black box."""
+"""Which engine audits which model, and who answers: the native engine that knows it exactly, else the model itself."""
 
 from __future__ import annotations
 
@@ -6,23 +6,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from fragility.base.arrays import Booleans, Floats, Integers
+from fragility.base.arrays import Integers
 from fragility.base.errors import Advice, EngineError
 from fragility.base.libraries import warn_once
 from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.blackbox import trace_blackbox
-from fragility.engines.checking import (
-    check_steady_states,
-    compare_answers,
-    compare_traces,
-    find_contradicted,
-    mix_own_answers,
-    trace_checked,
-)
+from fragility.engines.checking import compare_traces
 from fragility.engines.engine import Engine
 from fragility.engines.linear import LinearEngine
 from fragility.engines.neural import NeuralEngine
-from fragility.engines.trace import Progress, Trace
+from fragility.engines.oracle import CheckedOracle, EngineOracle, ModelOracle, Oracle
 from fragility.engines.trees.engine import TreeEngine
 from fragility.engines.wrapped.engine import WrappedEngine
 from fragility.evidence import EvidenceRows, RowStates
@@ -33,20 +26,6 @@ SELF_CHECK_ROWS = 16
 
 NATIVE: tuple[type[Engine], ...] = (LinearEngine, TreeEngine, NeuralEngine, WrappedEngine)
 ENGINES = ("auto", BLACKBOX, *(engine.name for engine in NATIVE))
-
-
-def answer_by(engine: Engine, rows: EvidenceRows) -> EvidenceRows:
-    """Return rows of the engine's form with its answers; those that the model contradicts have the model's."""
-    ready = _put_answers(engine, rows)
-    return rows if ready is None else _keep_contradicted(ready, rows, engine)
-
-
-def _put_answers(engine: Engine, rows: EvidenceRows) -> EvidenceRows | None:
-    """Return the rows with the engine's answers; None if it has none."""
-    if not engine.answers:
-        return None
-    predict = engine.predict if engine.predicts else rows.predict_matrix
-    return replace(rows, predict_matrix=predict, answer_states=engine.answer_states, answer_values=engine.answer_values)
 
 
 def find_engine(rows: EvidenceRows, engine: str, where: str = "") -> type[Engine] | None:
@@ -139,39 +118,29 @@ def choose_engine(
     return native if native.accept(difference, required=engine != "auto") else None
 
 
-def prepare_answers(rows: EvidenceRows, engine: str = "auto") -> EvidenceRows:
-    """Return the rows with a native engine's answers, if one knows the model and agrees with it on a few states.
+def choose_oracle(rows: EvidenceRows, engine: str = "auto") -> Oracle:
+    """Return who answers about rows: a native engine, if one knows the model and agrees with it on a few states.
 
-    For labels, searches and scores. An audit takes rows as they were bound, since it checks engines against the model.
+    For labels, searches and scores. An audit's engine is chosen by its traces (``choose_engine``).
     """
     native = find_engine(rows, engine)
-    if native is None:
-        return rows
+    if native is None or not native.answers:
+        return ModelOracle(rows)
     made = native(rows)
-    ready = _put_answers(made, rows)
-    if ready is None:
-        return rows
-    gap = _find_largest_gap(ready, rows, np.flatnonzero(~made.find_doubtful(rows))[:SELF_CHECK_ROWS])
+    gap = _find_largest_gap(EngineOracle(made, rows), np.flatnonzero(~made.find_doubtful(rows))[:SELF_CHECK_ROWS])
     differs = f"differs from {rows.model.kind}'s own probabilities by {gap:.3g}"
-    if not native.accept(None if gap <= native.tolerance else differs, required=engine != "auto"):
-        return rows
-    return _keep_contradicted(ready, rows, made)
+    agrees = native.accept(None if gap <= native.tolerance else differs, required=engine != "auto")
+    return CheckedOracle(made, rows) if agrees else ModelOracle(rows)
 
 
-def _keep_contradicted(ready: EvidenceRows, rows: EvidenceRows, engine: Engine) -> EvidenceRows:
-    """Return rows with an engine's answers, and the model's own for those that it doubts or that deny the engine."""
-    doubtful = engine.find_doubtful(rows)
-    doubtful |= find_contradicted(ready, rows, engine.tolerance, doubtful)
-    return mix_own_answers(ready, rows, doubtful, engine.doubts)
-
-
-def _find_largest_gap(ready: EvidenceRows, rows: EvidenceRows, places: Integers) -> float:
+def _find_largest_gap(oracle: EngineOracle, places: Integers) -> float:
     """Return how far an engine's answers are from the model's own on a few states of a few rows.
 
     The states have lost nothing, either half of their groups or columns, or all of them; fully and partly.
     """
     if not len(places):
         return 0.0
+    rows, model = oracle.rows, oracle.model
     x = rows.take(places.tolist()).dense()
     sampled = []
     for units, by_column in ((rows.n_groups, False), (rows.width, True)):
@@ -182,49 +151,10 @@ def _find_largest_gap(ready: EvidenceRows, rows: EvidenceRows, places: Integers)
     gaps = []
     for states in sampled:
         cells = rows.stressed(x, states)
-        own = rows.predict(cells)
-        gaps += [float(np.abs(told - own).max()) for told in (ready.predict(cells), ready.answers(x, states))]
+        own = model.predict(cells)
+        gaps += [float(np.abs(p - own).max()) for p in (oracle.predict(cells), oracle.answer_states(x, states))]
     groups = np.arange(rows.n_groups)
     for y in (x[::-1], x[0]):  # each group takes the values of another row
-        told, own = (ask.value_answers(x, y, rows.column_group, groups) for ask in (ready, rows))
-        gaps.append(float(np.abs(told - own).max()))
+        p, own = (ask.answer_values(x, y, rows.column_group, groups) for ask in (oracle, model))
+        gaps.append(float(np.abs(p - own).max()))
     return max(gaps)
-
-
-class RowDoubter:
-    """Which rows an engine may read otherwise than the model, some rows at a time."""
-
-    def __init__(self, engine: type[Engine], rows: EvidenceRows) -> None:
-        self.rows, self.engine = rows, engine(rows)
-        self.ready = replace(rows, answer_states=self.engine.answer_states)
-
-    def __call__(self, start: int, x: Floats, p: Floats) -> Booleans:
-        """Return (m,) for rows from ``start`` on: cells x (m, d), probabilities by the model itself p (m, C)."""
-        doubted = self.engine.doubts(x)
-        sure = np.flatnonzero(~doubted)
-        if len(sure):
-            ids = [self.rows.ids[start + i] for i in sure]
-            spared = self.rows.spared(start, start + len(x))
-            spared = None if spared is None else spared.of(sure)
-            doubted[sure] = compare_answers(self.ready, self.rows, x[sure], spared, ids, p[sure], self.engine.tolerance)
-        return doubted
-
-
-def trace_rows(
-    rows: EvidenceRows,
-    protocol: Protocol,
-    engine: Engine | None,
-    byte_budget: int,
-    progress: Progress | None = None,
-) -> Trace:
-    """Return the trace of bound rows by an engine made ready for them, or by the model itself if there is none.
-
-    A native engine's answers are checked per row. Some states are asked again alone and in other batches, unless there
-    are fewer than four rows.
-    """
-    if engine is None:
-        trace = trace_blackbox(rows, protocol, byte_budget=byte_budget, progress=progress)
-    else:
-        trace = trace_checked(engine, rows, protocol, byte_budget, progress)
-    check_steady_states(trace, rows, protocol)
-    return trace

@@ -77,14 +77,14 @@ class Engine(ABC):
 
     def answer_states(self, x: Floats, states: RowStates) -> Floats | None:
         """Return (q, C) probabilities of states of rows x (m, d), whose cells are not built; None if it cannot."""
-        raise NotImplementedError(f"the {self.name} engine answers no states")
+        return None
 
-    def answer_values(self, x: Floats, y: Floats, unit: Integers, asked: Integers) -> Floats:
+    def answer_values(self, x: Floats, y: Floats, unit: Integers, asked: Integers) -> Floats | None:
         """Return (k, m, C) probabilities of rows x (m, d) in which one unit has taken the cells of y, (m, d) or (d,).
 
-        unit: (d,) the unit of each column. asked: (k,) the units, each of which is changed alone.
+        unit: (d,) the unit of each column. asked: (k,) the units, each of which is changed alone. None if it cannot.
         """
-        raise NotImplementedError(f"the {self.name} engine answers no other values")
+        return None
 
     def trace(self, rows: EvidenceRows, protocol: Protocol, progress: Progress | None = None) -> Trace:
         """Return the trace of rows of the form."""

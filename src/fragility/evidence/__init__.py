@@ -17,6 +17,6 @@ replacements  what each raw field becomes when it is lost
 """
 
 from fragility.evidence.absence import Spared
-from fragility.evidence.bound import STEP, CellForm, EvidenceRows, OwnRows, RowStates, blend
+from fragility.evidence.bound import STEP, CellForm, EvidenceRows, RowStates, blend
 
-__all__ = ["STEP", "CellForm", "EvidenceRows", "OwnRows", "RowStates", "Spared", "blend"]
+__all__ = ["STEP", "CellForm", "EvidenceRows", "RowStates", "Spared", "blend"]

@@ -169,8 +169,8 @@ class OtherBatches:
             for size in (7, 33):
                 q = np.concatenate([rows.predict(few[start : start + size]) for start in range(0, len(few), size)])
                 rounds = rounds or bool((np.abs(p - q) > EXACT_ROUNDING).any())
-        asked = cls(rows.predict_matrix, rounds, np.random.default_rng(seed))
-        return replace(rows, predict_matrix=asked.ask)
+        asked = cls(rows.ask_model, rounds, np.random.default_rng(seed))
+        return replace(rows, ask_model=asked.ask)
 
     def ask(self, matrix: Floats) -> Floats:
         """Return (m, C) probabilities."""

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import scipy.sparse as sp
 
-from fragility.base.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats, Integers, rows_within
+from fragility.base.arrays import Booleans, Floats, Integers
 from fragility.base.schemas import AtLeastZero
 from fragility.base.text import BriefRepr
 from fragility.evidence.absence import Absence, Spared
@@ -135,7 +135,7 @@ class RowStates:
 
     A state marks units of one row, its groups or its columns (U units), and moves the marked ones toward the baseline:
     by 1, which removes them, or by a severity of its own. An engine that reads the model answers such states without
-    the cells of every copy; for a model that can only be asked, ``EvidenceRows.stressed`` builds them.
+    the cells of every copy; for the model itself, ``EvidenceRows.stressed`` builds them.
     """
 
     owner: Integers  # (q,) the row that each state is of, rising
@@ -204,16 +204,12 @@ def blend(x: Floats, baseline: Floats, severity: npt.ArrayLike, stepwise: Boolea
     return np.where(s >= 1.0, baseline, np.where(s <= 0.0, x, moved))
 
 
-class OwnRows(NamedTuple):
-    """Rows for which the model itself is asked instead of an engine."""
-
-    are: Callable[[Floats], Booleans]  # rows (m, d) -> (m,) which are of them
-    predict: Callable[[Floats], Floats]  # the model itself
-
-
 @dataclass(frozen=True, eq=False)
 class EvidenceRows:
-    """Rows to audit as a float64 matrix in the declared evidence space, with all that a state needs."""
+    """Rows to audit as a float64 matrix in the declared evidence space, with all that a state needs.
+
+    Only data, and the way to the model itself. Who answers about stressed copies is an oracle (`engines.oracle`).
+    """
 
     matrix: Any  # (n, d) float64, or CSR where the pipeline hands sparse rows to the model
     ids: tuple[Hashable, ...]
@@ -222,7 +218,8 @@ class EvidenceRows:
     column_group: Integers  # (d,) index of each column's group
     n_groups: int
     n_classes: int
-    predict_matrix: Callable[[Floats], Floats]
+    # cells (m, d), at least one row -> (m, C) the model's own probabilities; nobody else is asked here
+    ask_model: Callable[[Floats], Floats]
     model: Model  # as confirmed on these rows: its link reproduces its own predict_proba
     source: Rows  # the raw rows, for digests
     cell_dtype: Any = np.float64  # precision in which the estimator is handed its matrix
@@ -232,15 +229,10 @@ class EvidenceRows:
     decided: Integers | None = None  # (n,) class at x by the model's own predict; None: the decision rule gives it
     own: Floats | None = None  # (n, C) the model's probabilities of the rows as they stand, where they are known
     absent: Absence | None = None  # what is missing in the rows, and so no state moves; None: nothing
-    # an engine's answers to the states of some rows (m, d), None where it cannot give them; None: there is no engine
-    answer_states: Callable[[Floats, RowStates], Floats | None] | None = None
-    asked_itself: OwnRows | None = None  # rows that the model is asked about although there is an engine
     # cells (m, d) -> what the final estimator is handed; None: preprocessing stands between them
     hand_over: Callable[[Floats], Any] | None = None
     # raw rows in a table -> their cells (k, d), for the values that failure modes bring; None for a sparse matrix
     encode: Callable[[pd.DataFrame], Floats] | None = None
-    # an engine's answers to units that take other values, as ``value_answers`` gives them; None: there is no engine
-    answer_values: Callable[[Floats, Floats, Integers, Integers], Floats] | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -263,69 +255,12 @@ class EvidenceRows:
         return self.baseline if spared is None else np.where(spared.cells, x, self.baseline)
 
     def predict(self, matrix: Floats) -> Floats:
-        """Return (m, C) probabilities for any stressed matrix of this space; without rows nobody is asked."""
-        return self.predict_matrix(matrix) if len(matrix) else np.empty((0, self.n_classes))
+        """Return (m, C) the model's own probabilities of any stressed matrix; without rows it is not asked."""
+        return self.ask_model(matrix) if len(matrix) else np.empty((0, self.n_classes))
 
     def own_probabilities(self, start: int, x: Floats) -> Floats:
         """Return (m, C) the model's probabilities of the rows from ``start`` on, whose cells are x (m, d)."""
         return self.predict(x) if self.own is None else self.own[start : start + len(x)]
-
-    def predict_copies(self, x: Floats, copies: Floats) -> Floats:
-        """Return (m k, C) probabilities of k changed copies (m, k, d) of each of the rows x (m, d)."""
-        m, k, d = copies.shape
-        p = self.predict(copies.reshape(m * k, d))
-        if self.asked_itself is not None and (own := self.asked_itself.are(x)).any():
-            p = p.copy()
-            p[np.repeat(own, k)] = self.asked_itself.predict(copies[own].reshape(-1, d))
-        return p
-
-    def answers(self, x: Floats, states: RowStates, byte_budget: int = DEFAULT_BYTE_BUDGET) -> Floats:
-        """Return (q, C) probabilities of q states of rows x (m, d), by the engine if it can, else by the model."""
-        if not len(states):
-            return np.empty((0, self.n_classes))
-        answered = None if self.answer_states is None else self.answer_states(x, states)
-        if answered is not None:
-            return answered
-        step = rows_within(byte_budget, self.width, copies=4)  # cells, masks and the model's own copy
-        starts = range(0, len(states), step)
-        return np.concatenate([self.predict(self.stressed(x, states.between(start, start + step))) for start in starts])
-
-    def value_answers(
-        self, x: Floats, y: Floats, unit: Integers, asked: Integers, byte_budget: int = DEFAULT_BYTE_BUDGET
-    ) -> Floats:
-        """Return (k, m, C) probabilities of rows x (m, d) in which one unit has taken the cells of y, (m, d) or (d,).
-
-        unit: (d,) the unit of each column. asked: (k,) the units, each of which is changed alone.
-        """
-        if not len(asked) or not len(x):
-            return np.empty((len(asked), len(x), self.n_classes))
-        if self.answer_values is not None:
-            p = self.answer_values(x, y, unit, asked)
-        else:
-            p = self._ask_values(self.predict, x, y, unit, asked, byte_budget)
-        if self.asked_itself is not None:
-            own = np.flatnonzero(self.asked_itself.are(x) | self.asked_itself.are(np.atleast_2d(y)))
-            if len(own):
-                y = y if y.ndim == 1 else y[own]
-                p[:, own] = self._ask_values(self.asked_itself.predict, x[own], y, unit, asked, byte_budget)
-        return p
-
-    def _ask_values(
-        self,
-        predict: Callable[[Floats], Floats],
-        x: Floats,
-        y: Floats,
-        unit: Integers,
-        asked: Integers,
-        byte_budget: int,
-    ) -> Floats:
-        p, y = np.empty((len(asked), len(x), self.n_classes)), np.broadcast_to(y, x.shape)
-        step = rows_within(byte_budget, self.width * len(asked), copies=4)
-        for start in range(0, len(x), step):
-            part = slice(start, start + step)
-            copies = np.where(unit == asked[:, None, None], y[part], x[part])
-            p[:, part] = predict(copies.reshape(-1, self.width)).reshape(len(asked), -1, self.n_classes)
-        return p
 
     def stressed(self, x: Floats, states: RowStates) -> Floats:
         """Return (q, d) the cells of q states of rows x (m, d)."""

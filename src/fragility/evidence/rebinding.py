@@ -65,8 +65,8 @@ class Rebound(NamedTuple):
             return replace(self.rows, decided=self.decide(p), own=p)
         p = self.rows.predict(states)
         own = p[: len(self.rows)]
-        predict = remember_answers(self.rows.predict_matrix, states, p)
-        return replace(self.rows, decided=self.decide(own), own=own, predict_matrix=predict)
+        predict = remember_answers(self.rows.ask_model, states, p)
+        return replace(self.rows, decided=self.decide(own), own=own, ask_model=predict)
 
 
 def remember_answers(predict: Callable[[Floats], Floats], states: Floats, p: Floats) -> Callable[[Floats], Floats]:

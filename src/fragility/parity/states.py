@@ -392,7 +392,7 @@ class StateList:
             column_group=space.column_group,
             n_groups=len(space.groups),
             n_classes=len(model.classes),
-            predict_matrix=lambda cells: artefact.ask(layout.decode(cells)),
+            ask_model=lambda cells: artefact.ask(layout.decode(cells)),
             model=model,
             source=fitting,
             encode=layout.encode,

@@ -35,6 +35,7 @@ from fragility.engines.checking import check_steady_states
 from fragility.engines.choice import never_reads, refusal
 from fragility.engines.lattice.additive import FlipRule
 from fragility.engines.lattice.whole import find_lattice, never_searches, row_blocks
+from fragility.engines.oracle import ModelOracle
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.evidence.agreement import OtherBatches, with_ties_settled
 from fragility.pages.terms import MINIMUM, NONE_AT_ALL, none_up_to
@@ -209,7 +210,7 @@ class ModesRecheck(Recheck):
         claimed = modes_claims_of(table.filter(pa.array(covered)), declared)
         mine = rows.take(np.flatnonzero(covered).tolist())
         self.never = self.never or never_reads(declared.engine, mine)
-        fresh, differences = losses_of_rows(mine, self.audit.protocol, declared.modes), list[Difference]()
+        fresh, differences = losses_of_rows(ModelOracle(mine), self.audit.protocol, declared.modes), list[Difference]()
         for mode in declared.units:
             own, again, allowed = claimed[mode], fresh[mode], mode_tolerances(fresh, mode, self.tolerance)
             differences += find_differences(claimed.ids, f"exposure_{mode}", own.exposure, again.exposure, allowed[1])
@@ -330,7 +331,7 @@ def _find_false_sets(claimed: LatticeClaims, rows: EvidenceRows, protocol: Proto
     for start, x, _, original in row_blocks(rows, rule):
         sets = claimed.smallest_set[start : start + len(x)]
         states = RowStates(np.arange(len(x)), sets).sparing(rows.spared(start, start + len(x)), rows.column_group)
-        margin = rule.margin(rows.answers(x, states), original)
+        margin = rule.margin(ModelOracle(rows).answer_states(x, states), original)
         flips = (margin < DISAGREEMENT - rule.resolution) | ~sets.any(axis=1)
         for i in np.flatnonzero(~flips):
             found = f"margin {margin[i]:g}, which is no flip"
@@ -391,7 +392,8 @@ def _ask_model(
     claimed: LatticeClaims, rows: EvidenceRows, protocol: Protocol, declared: LatticeDeclaration
 ) -> tuple[list[Difference], int]:
     """Ask the model itself, by size and within a few states per row; return what it denies and the rows it settled."""
-    found = failing_sets_of_rows(rows, protocol, method="exact", max_size=declared.max_size, budget=ASKED_STATES)
+    oracle = ModelOracle(rows)
+    found = failing_sets_of_rows(oracle, protocol, method="exact", max_size=declared.max_size, budget=ASKED_STATES)
     out = _find_denied(claimed, claims_of_sets(found, declared), declared, protocol)
     out += _find_denied_chances(claimed, rows, protocol, declared)
     # Every smaller set holds if they were all asked, though the claimed size itself was not.

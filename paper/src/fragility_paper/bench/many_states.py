@@ -18,10 +18,10 @@ from fragility_paper.bench.costs import Bench, measure
 from fragility_paper.bench.models import MODELS
 from fragility_paper.data import load
 from fragility_paper.library import (
-    EvidenceRows,
+    Oracle,
     RowStates,
+    choose_oracle,
     failing_sets_of_rows,
-    prepare_answers,
     random_order_score,
     run_stress_rows,
 )
@@ -33,21 +33,21 @@ CHUNK_ROWS = 4096  # whose states are held at a time
 
 def many_states_costs(bench: Bench, repeats: int) -> dict[str, float]:
     """Return the passes that 48 states of every row take: ``mask`` and ``dropout``."""
-    rows = prepare_answers(bench.rows)
-    mask, dropout = _answering(rows, by_column=False), _answering(rows, by_column=True)
+    oracle = choose_oracle(bench.rows)
+    mask, dropout = _answering(oracle, by_column=False), _answering(oracle, by_column=True)
     return _in_passes(bench, {"mask": mask, "dropout": dropout}, repeats)
 
 
 def uses_costs(bench: Bench, repeats: int) -> dict[str, float]:
     """Return the passes that labels of 48 draws, random orders (five) and a beam search take."""
-    rows, protocol = prepare_answers(bench.rows), bench.protocol
+    oracle, protocol = choose_oracle(bench.rows), bench.protocol
     stresses = {f"labels by {s.kind}": fg.Stress((s,), draws=STATES) for s in (fg.Mask(RATE), fg.Dropout(RATE))}
     uses: dict[str, Callable[[], object]] = {
-        name: lambda stress=stress: run_stress_rows(rows, protocol, stress)  # type: ignore[misc]
+        name: lambda stress=stress: run_stress_rows(oracle, protocol, stress)  # type: ignore[misc]
         for name, stress in stresses.items()
     }
-    uses["random orders"] = lambda: random_order_score(rows, protocol)
-    uses["beam search"] = lambda: failing_sets_of_rows(rows, protocol, method="beam")
+    uses["random orders"] = lambda: random_order_score(oracle, protocol)
+    uses["beam search"] = lambda: failing_sets_of_rows(oracle, protocol, method="beam")
     return _in_passes(bench, uses, repeats)
 
 
@@ -71,8 +71,9 @@ def run_many_states(
     return found
 
 
-def _answering(rows: EvidenceRows, by_column: bool) -> Callable[[], None]:
+def _answering(oracle: Oracle, by_column: bool) -> Callable[[], None]:
     """Return the call to be timed; the sets are drawn before, once for all chunks of rows."""
+    rows = oracle.rows
     n = min(len(rows), CHUNK_ROWS)
     struck = np.random.default_rng(0).random((n, STATES, rows.width if by_column else rows.n_groups)) < RATE
     states = RowStates.removals(struck, by_column)
@@ -80,7 +81,7 @@ def _answering(rows: EvidenceRows, by_column: bool) -> Callable[[], None]:
     def answer() -> None:
         for start in range(0, len(rows), CHUNK_ROWS):
             x = rows.dense(start, start + CHUNK_ROWS)
-            rows.answers(x, states.between(0, STATES * len(x)))
+            oracle.answer_states(x, states.between(0, STATES * len(x)))
 
     return answer
 

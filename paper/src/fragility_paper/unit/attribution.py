@@ -9,7 +9,7 @@ import numpy as np
 import fragility as fg
 from fragility_paper.arrays import Array, Floats
 from fragility_paper.library import (
-    EvidenceRows,
+    Oracle,
     better_direction,
     concentration,
     group_shap,
@@ -55,37 +55,37 @@ def _shap_direction(case: Case) -> int:
 
 def group_shap_scores(fitted: FittedUnit, positions: Array) -> tuple[Floats, str]:
     """Share of attribution in the top groups, and which explainer gave it."""
-    rows = fitted.bound(positions)
+    oracle = fitted.oracle(positions)
     if model_spec(fitted.unit.model).family in ("linear", "boosting"):
-        found = group_shap(rows, fitted.protocol, top=TOP_GROUPS)
+        found = group_shap(oracle, fitted.protocol, top=TOP_GROUPS)
         return found.score, found.explainer
-    return concentration(masked_group_shap(rows, fitted.protocol, fitted.unit.seed), TOP_GROUPS), "group masking"
+    return concentration(masked_group_shap(oracle, fitted.protocol, fitted.unit.seed), TOP_GROUPS), "group masking"
 
 
-def masked_group_shap(rows: EvidenceRows, protocol: fg.Protocol, seed: int, pairs: int = 2) -> Floats:
+def masked_group_shap(oracle: Oracle, protocol: fg.Protocol, seed: int, pairs: int = 2) -> Floats:
     """|Shapley value| of whole groups, (n, G), by antithetic permutation masking toward the baseline, in one batch.
 
     For each of ``pairs`` random orders and its reverse, the change of the predicted class's pseudo-logit as each
     group turns from baseline to the row's value. For models whose own explainer is slow or absent (deep forests
     took TreeExplainer 1.4 s a row).
     """
-    x = rows.dense()
-    original = original_class(rows, rows.predict(x), protocol.resolution)
+    rows, x = oracle.rows, oracle.rows.dense()
+    original = original_class(rows, oracle.predict(x), protocol.resolution)
     generator = np.random.default_rng(seed)
     drawn = [generator.permutation(int(rows.n_groups)) for _ in range(pairs)]
     orders = [order for forward in drawn for order in (forward, forward[::-1])]
     values = np.zeros((len(x), int(rows.n_groups)))
     for order in orders:
-        values[:, order] += np.diff(_support_as_groups_appear(rows, x, original, order), axis=1) / len(orders)
+        values[:, order] += np.diff(_support_as_groups_appear(oracle, x, original, order), axis=1) / len(orders)
     return np.abs(values)
 
 
-def _support_as_groups_appear(rows: EvidenceRows, x: Floats, original: Array, order: Array) -> Floats:
+def _support_as_groups_appear(oracle: Oracle, x: Floats, original: Array, order: Array) -> Floats:
     """(n, G+1): the predicted class's pseudo-logit with the first 0..G groups of ``order`` present."""
-    groups = len(order)
+    rows, groups = oracle.rows, len(order)
     rank = np.empty(groups, dtype=np.int64)
     rank[order] = np.arange(groups)
     present = rank[rows.column_group][None, :] < np.arange(groups + 1)[:, None]
     states = np.where(present[None], x[:, None, :], rows.baseline).reshape(-1, x.shape[1])
-    z = pseudo_logits(rows.predict(states)).reshape(len(x), groups + 1, -1)
+    z = pseudo_logits(oracle.predict(states)).reshape(len(x), groups + 1, -1)
     return np.asarray(np.take_along_axis(z, original[:, None, None], axis=2)[:, :, 0])

@@ -90,11 +90,11 @@ def _under(case: Case, rows: AuditedRows, protocol: fg.Protocol) -> tuple[dict[s
     if own:
         scores = {name: case.directions[name] * case.scores[name][case.sample] for name in CROSSED}
         return scores, labels_at(case.labels, case.sample).brittle
-    evidence = fitted.bound(rows.positions, protocol)
+    oracle = fitted.oracle(rows.positions, protocol)
     repeats, seed = case.work.profile.random_orders, fitted.unit.seed
-    random = random_order_score(evidence, protocol, repeats=repeats, seed=seed)
+    random = random_order_score(oracle, protocol, repeats=repeats, seed=seed)
     values = (claims.exposure, claims.fds, case.directions["random_order"] * random)
-    return dict(zip(CROSSED, values, strict=True)), label(case.work, evidence, protocol=protocol).brittle
+    return dict(zip(CROSSED, values, strict=True)), label(case.work, oracle, protocol=protocol).brittle
 
 
 def _record_flips(case: Case, claims: Claims, **setting: Any) -> None:
@@ -113,7 +113,7 @@ def record_smoothing(case: Case) -> None:
         return
     bare = replace(fitted.protocol, smoothing=0.0)
     claims = fitted.certify(case.rows.positions, bare).claims
-    labels = label(case.work, fitted.bound(case.rows.positions, bare), protocol=bare)
+    labels = label(case.work, fitted.oracle(case.rows.positions, bare), protocol=bare)
     for protocol, found, brittle in (
         (fitted.protocol, case.rows.certs.claims, case.labels.brittle),
         (bare, claims, labels.brittle),

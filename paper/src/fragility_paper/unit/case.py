@@ -79,9 +79,9 @@ def judge(work: Work, test: AuditedPart, validation: AuditedPart, current: fg.Ce
             protocol = work.fitted.protocol
             scores |= lattice.scores(rows.certs.claims, protocol.depth, protocol.weights)
     with work.clock.stage("labels"):
-        labels = label(work, rows.evidence)
-        independent = label(work, rows.evidence, seed_offset=INDEPENDENT)
-        held = HeldOut(held_rows, label(work, held_rows.evidence), held_scores) if len(held_rows) else None
+        labels = label(work, rows.oracle)
+        independent = label(work, rows.oracle, seed_offset=INDEPENDENT)
+        held = HeldOut(held_rows, label(work, held_rows.oracle), held_scores) if len(held_rows) else None
     with work.clock.stage("naturalistic"):
         natural = naturalistic_labels(work, rows)
     directions = orientations(scores, held_scores, held.labels if held else None)

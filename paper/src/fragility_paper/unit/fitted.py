@@ -12,7 +12,7 @@ from sklearn.pipeline import Pipeline
 import fragility as fg
 from fragility_paper.arrays import Array
 from fragility_paper.data import Dataset, Split, split
-from fragility_paper.library import BLACKBOX, EvidenceRows, bind, merged_fields, prepare_answers
+from fragility_paper.library import BLACKBOX, EvidenceRows, Oracle, bind, choose_oracle, merged_fields
 from fragility_paper.models import model_spec
 from fragility_paper.plan import Profile, Unit
 from fragility_paper.training import train
@@ -51,12 +51,12 @@ class FittedUnit:
     def probabilities(self, positions: Array) -> Array:
         return self.model.probabilities(self.rows(positions))
 
-    def bound(self, positions: Array, protocol: fg.Protocol | None = None) -> EvidenceRows:
-        """The rows as evidence, by the unit's own protocol unless another is given; asked by the fastest predictor.
+    def oracle(self, positions: Array, protocol: fg.Protocol | None = None) -> Oracle:
+        """Who answers about the rows as evidence, by the unit's own protocol unless another is given.
 
         Certificates are not made of these: an audit binds its own rows and checks its engine against the model.
         """
-        return prepare_answers(self.asked(positions, protocol), self.predictor)
+        return choose_oracle(self.asked(positions, protocol), self.predictor)
 
     def asked(self, positions: Array, protocol: fg.Protocol | None = None) -> EvidenceRows:
         """The rows as evidence, asked of the model itself."""

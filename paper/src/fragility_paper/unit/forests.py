@@ -68,7 +68,7 @@ def _record_forest(work: Work, positions: Array, **where: Any) -> None:
     p, y = fitted.probabilities(positions), fitted.data.y[positions]
     found = predictive_metrics(p, y)
     rows = AuditedRows(fitted, positions, p, fitted.certify(positions))
-    labels = label(work, rows.evidence)
+    labels = label(work, rows.oracle)
     values = {
         "auroc": found.auroc,
         "nll": found.nll,

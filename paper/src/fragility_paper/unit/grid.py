@@ -21,9 +21,9 @@ GRID_SCORES = ("cfc_exposure", "cfc_fds", "cfc_rcma", "independent_loss", "commo
 
 def record_grid(case: Case, rows: AuditedRows) -> None:
     """One set of draws a severity; every cell of the grid is a reading of the same draws."""
-    scores, evidence = cheap_scores(rows), rows.evidence
+    scores, oracle = cheap_scores(rows), rows.oracle
     for severity in SEVERITIES:
-        labels = label(case.work, evidence, severity=severity)
+        labels = label(case.work, oracle, severity=severity)
         for rule, tau_p, tau_kappa in product(RULES, TAU_P, TAU_KAPPA):
             cell = labels.relabel(tau_confidence=tau_p, tau_collapse=tau_kappa, rule=rule)
             _record_cell(case, cell, scores, severity)

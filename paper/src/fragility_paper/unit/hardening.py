@@ -142,7 +142,7 @@ def _stresses(twins: Twins) -> Iterator[tuple[str, Labels]]:
 
 
 def _labels(twins: Twins, **setting: Any) -> Labels:
-    return {name: label(twins.works[name], rows.evidence, **setting) for name, rows in twins.rows.items()}
+    return {name: label(twins.works[name], rows.oracle, **setting) for name, rows in twins.rows.items()}
 
 
 def keep_stressor(labels: BrittleLabels, place: int) -> BrittleLabels:
@@ -162,7 +162,7 @@ def _toward(twins: Twins, baseline: str) -> Labels | None:
         protocol = fitted.admitted(baseline)
         if protocol is None:
             return None
-        found[name] = label(twins.works[name], fitted.bound(rows.positions, protocol), protocol=protocol)
+        found[name] = label(twins.works[name], fitted.oracle(rows.positions, protocol), protocol=protocol)
     return found
 
 

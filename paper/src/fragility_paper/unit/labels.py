@@ -14,11 +14,11 @@ from fragility_paper.library import (
     MOST_DONORS,
     BrittleLabels,
     Donor,
-    EvidenceRows,
+    Oracle,
     Stressor,
+    choose_oracle,
     label_rows,
     outage_events,
-    prepare_answers,
     run_stress_rows,
     with_donors,
 )
@@ -33,28 +33,28 @@ SEVERITY = 0.3
 
 def label(
     work: Work,
-    rows: EvidenceRows,
+    oracle: Oracle,
     *,
     protocol: fg.Protocol | None = None,
     severity: float = SEVERITY,
     seed_offset: int = 0,
 ) -> BrittleLabels:
     stress = replace(fg.Stress.at(severity), draws=work.profile.draws, seed=work.label_seed + seed_offset)
-    return label_rows(run_stress_rows(rows, protocol or work.fitted.protocol, stress), stress)
+    return label_rows(run_stress_rows(oracle, protocol or work.fitted.protocol, stress), stress)
 
 
 def label_under(
-    work: Work, rows: EvidenceRows, stressor: Stressor, *, donors: Floats | None = None, seed_offset: int = 0
+    work: Work, oracle: Oracle, stressor: Stressor, *, donors: Floats | None = None, seed_offset: int = 0
 ) -> BrittleLabels:
     """Labels by one stressor; donors (m, d) are in the space of the bound rows."""
     stress = fg.Stress((stressor,), draws=work.profile.draws, seed=work.label_seed + seed_offset)
-    return label_rows(run_stress_rows(rows, work.fitted.protocol, stress, donors=donors), stress)
+    return label_rows(run_stress_rows(oracle, work.fitted.protocol, stress, donors=donors), stress)
 
 
 def naturalistic_labels(work: Work, rows: AuditedRows, *, seed_offset: int = 0) -> BrittleLabels | None:
     """Labels from the fields that were unavailable together in training rows; none where no field has a marker."""
     outages = recorded_outages(work.fitted, work.fitted.split.train)
-    return None if outages is None else label_under(work, rows.evidence, outages, seed_offset=seed_offset)
+    return None if outages is None else label_under(work, rows.oracle, outages, seed_offset=seed_offset)
 
 
 def recorded_outages(fitted: FittedUnit, positions: Array) -> fg.Outages | None:
@@ -71,13 +71,13 @@ def donor_labels(work: Work, rows: AuditedRows, seed_offsets: tuple[int, ...]) -
     return [label_under(work, asked, Donor(SEVERITY), donors=lent, seed_offset=offset) for offset in seed_offsets]
 
 
-def bind_donors(rows: AuditedRows) -> tuple[EvidenceRows, Floats]:
-    """The rows, asked by the fastest predictor, and training rows (m, d) that lend them values, bound together."""
+def bind_donors(rows: AuditedRows) -> tuple[Oracle, Floats]:
+    """Who answers about the rows, and training rows (m, d) that lend them values, bound together."""
     fitted = rows.fitted
     order = np.random.default_rng(fitted.unit.seed).permutation(fitted.split.train)
     donors = fitted.rows(np.sort(order[:MOST_DONORS]))
-    bound, lent = with_donors(rows.evidence, fitted.model, fitted.rows(rows.positions), donors, fitted.protocol)
-    return prepare_answers(bound, fitted.predictor), lent
+    bound, lent = with_donors(rows.oracle.rows, fitted.model, fitted.rows(rows.positions), donors, fitted.protocol)
+    return choose_oracle(bound, fitted.predictor), lent
 
 
 def markers_of(data: Dataset) -> dict[str, list[Any]]:

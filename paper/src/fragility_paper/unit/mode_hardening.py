@@ -71,7 +71,7 @@ def _record_training(name: str, work: Work) -> None:
 
 
 def _label(work: Work, rows: AuditedRows) -> Iterator[tuple[str, BrittleLabels]]:
-    default = label(work, rows.evidence)
+    default = label(work, rows.oracle)
     yield "default", default
     for place, stressor in enumerate(default.stress.stressors):
         yield stressor.kind, keep_stressor(default, place)

@@ -16,9 +16,9 @@ from fragility_paper.arrays import Floats, Scores
 from fragility_paper.data import Dataset
 from fragility_paper.library import (
     Donor,
-    EvidenceRows,
     Layout,
     ModeLosses,
+    Oracle,
     Stressor,
     auroc,
     losses_of_rows,
@@ -99,7 +99,7 @@ class FailingRows:
     """The confident test rows, bound together with the training rows that lend them values."""
 
     case: Case
-    rows: EvidenceRows
+    oracle: Oracle
     donors: Floats  # (m, d)
 
     @classmethod
@@ -113,7 +113,7 @@ class FailingRows:
     def variant(self, name: str, stressor: Stressor) -> Variant:
         """Labels by one stressor, and a second set of draws for the ceiling."""
         drawn = (
-            label_under(self.case.work, self.rows, stressor, donors=self.donors, seed_offset=offset)
+            label_under(self.case.work, self.oracle, stressor, donors=self.donors, seed_offset=offset)
             for offset in (0, INDEPENDENT)
         )
         return variant_of(name, *drawn)
@@ -121,9 +121,9 @@ class FailingRows:
 
 def assess(failing: FailingRows) -> ModeLosses:
     """Exposure to every declared mode; a row's earlier values are those of the nearest donor, as for stale labels."""
-    rows, protocol = failing.rows, failing.protocol
+    rows, protocol = failing.oracle.rows, failing.protocol
     earlier = nearest_donors(rows.dense(), Layout.of(protocol, rows, failing.donors))
-    return losses_of_rows(rows, protocol, protocol.modes.declared, earlier)
+    return losses_of_rows(failing.oracle, protocol, protocol.modes.declared, earlier)
 
 
 # ------------------------------------------------------------------ scores against labels
@@ -179,7 +179,7 @@ def variants(case: Case, failing: FailingRows) -> Iterator[Variant]:
 
 def _sentinels(failing: FailingRows) -> Sentinels:
     """The declared sentinels as cells."""
-    rows = failing.rows
+    rows = failing.oracle.rows
     assert rows.encode is not None and rows.source.frame is not None
     values = {one.field: (one.values[0], one.values[:2][-1]) for one in failing.protocol.modes.sentinels}
     zero, error = rows.encode(values_frame(values, rows.source.frame))

@@ -10,7 +10,7 @@ import numpy as np
 
 import fragility as fg
 from fragility_paper.arrays import Array, Floats
-from fragility_paper.library import EvidenceRows
+from fragility_paper.library import Oracle
 from fragility_paper.unit.fitted import FittedUnit
 
 HIGH_CONFIDENCE = 0.90
@@ -60,9 +60,9 @@ class AuditedRows:
         return np.asarray(self.fitted.data.y[self.positions])
 
     @cached_property
-    def evidence(self) -> EvidenceRows:
-        """The rows bound by the unit's own protocol; bound once, since several analyses ask."""
-        return self.fitted.bound(self.positions)
+    def oracle(self) -> Oracle:
+        """Who answers about the rows, bound by the unit's own protocol; bound once, since several analyses ask."""
+        return self.fitted.oracle(self.positions)
 
     def take(self, places: Array) -> AuditedRows:
         return AuditedRows(self.fitted, self.positions[places], self.p[places], self.certs.take(places))

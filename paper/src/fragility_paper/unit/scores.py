@@ -34,20 +34,20 @@ CERTIFICATE = (
 
 def importance_order(work: Work, rows: AuditedRows) -> Array:
     """One order of the groups for all rows: by the loss that permuting a group causes on validation rows."""
-    return permutation_importance_order(rows.evidence, rows.truth, seed=work.fitted.unit.seed)
+    return permutation_importance_order(rows.oracle, rows.truth, seed=work.fitted.unit.seed)
 
 
 def scores_on(work: Work, rows: AuditedRows, order: Array) -> dict[str, Floats]:
     """Every ranking score that all rows have."""
-    evidence, protocol = rows.evidence, work.fitted.protocol
+    oracle, protocol = rows.oracle, work.fitted.protocol
     return {
         **cheap_scores(rows),
         # log-sum-exp of log-probabilities is 0 for every row; what is left is rounding (contradiction 1).
         "energy_of_log_probabilities": logsumexp(np.log(clipped_probabilities(rows.p)), axis=1),
         "random_order": random_order_score(
-            evidence, protocol, repeats=work.profile.random_orders, seed=work.fitted.unit.seed
+            oracle, protocol, repeats=work.profile.random_orders, seed=work.fitted.unit.seed
         ),
-        "permutation_order": rcma_along(evidence, protocol, order),
+        "permutation_order": rcma_along(oracle, protocol, order),
     }
 
 

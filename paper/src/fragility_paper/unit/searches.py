@@ -27,9 +27,9 @@ BEAM_WIDTH = 8
 def record_search(case: Case) -> None:
     record, profile = case.work.record, case.work.profile
     sample = case.rows.take(case.places(profile.search_rows))
-    rows, protocol = sample.evidence, case.work.fitted.protocol
-    exact = failing_sets_of_rows(rows, protocol, method="exact", budget=profile.search_evaluations)
-    beam = failing_sets_of_rows(rows, protocol, method="beam", width=BEAM_WIDTH)
+    oracle, protocol = sample.oracle, case.work.fitted.protocol
+    exact = failing_sets_of_rows(oracle, protocol, method="exact", budget=profile.search_evaluations)
+    beam = failing_sets_of_rows(oracle, protocol, method="beam", width=BEAM_WIDTH)
     found = compare_searches(sample.certs.claims.flip_budget, exact, beam)
     for name in ("exact_match", "greedy_over", "mean_gap", "pair_miss"):
         record.add("search", name, getattr(found, name), count=found.exact_feasible)
@@ -74,8 +74,8 @@ def _record_beam(case: Case, lattice: Lattice, greedy: Array) -> None:
     too_large = np.flatnonzero(greedy > smallest)
     found = np.zeros(0, dtype=np.int64)
     if len(too_large):
-        rows = case.rows.take(too_large).evidence
-        found = failing_sets_of_rows(rows, protocol, method="beam", width=BEAM_WIDTH).size
+        oracle = case.rows.take(too_large).oracle
+        found = failing_sets_of_rows(oracle, protocol, method="beam", width=BEAM_WIDTH).size
     where: dict[str, Any] = {"count": int(lattice.decided.sum())}
     improved = float((found < greedy[too_large]).sum())
     case.work.record.add("lattice", "beam_improve", improved / max(where["count"], 1), **where)

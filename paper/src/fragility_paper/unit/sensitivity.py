@@ -79,7 +79,7 @@ def _toward(case: Case, baseline: str, fixed: BrittleLabels) -> tuple[Claims, Br
         return case.rows.take(case.sample).certs.claims, fixed
     fitted, positions = case.work.fitted, case.rows.positions[case.sample]
     protocol = fitted.variant(baseline=baseline)
-    own = label(case.work, fitted.bound(positions, protocol), protocol=protocol)
+    own = label(case.work, fitted.oracle(positions, protocol), protocol=protocol)
     return fitted.certify(positions, protocol).claims, own
 
 

@@ -64,7 +64,7 @@ def variants(case: Case) -> Iterator[Variant]:
     yield from each_stressor(case)
     yield variant_of("any", case.labels.relabel(rule="any"), case.independent.relabel(rule="any"))
     for severity in case.work.profile.other_severities:
-        drawn = [label(case.work, case.rows.evidence, severity=severity, seed_offset=o) for o in (0, INDEPENDENT)]
+        drawn = [label(case.work, case.rows.oracle, severity=severity, seed_offset=o) for o in (0, INDEPENDENT)]
         yield variant_of(f"severity {severity:g}", *drawn)
     if case.natural is not None:
         again = naturalistic_labels(case.work, case.rows, seed_offset=INDEPENDENT)

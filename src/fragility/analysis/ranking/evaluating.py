@@ -29,7 +29,8 @@ from fragility.base.errors import Advice, DataError, ModelError
 from fragility.base.ids import IdSpan, check_same_rows, places_by_id, say_other_rows
 from fragility.base.progress import Report
 from fragility.base.text import BriefRepr
-from fragility.engines.choice import prepare_answers
+from fragility.engines.choice import choose_oracle
+from fragility.engines.oracle import ModelOracle, Oracle
 from fragility.evidence import EvidenceRows
 from fragility.evidence.modes import MODES
 from fragility.models import Model
@@ -238,14 +239,15 @@ def evaluate(
         certified = audit(
             wrapped, others, protocol, engine=engine, byte_budget=byte_budget, progress=progress, lattice=False
         )
-        rows = prepare_answers(others, engine)
+        oracle = choose_oracle(others, engine)
         if validation[1] is not None:
-            order = permutation_importance_order(rows, class_codes(validation[1], wrapped.classes), seed=seed)
-        held = work.judge(rows, certified, order, held_lent)[:2]
+            order = permutation_importance_order(oracle, class_codes(validation[1], wrapped.classes), seed=seed)
+        held = work.judge(oracle, certified, order, held_lent)[:2]
     chosen = bound.take(places.tolist())
-    check_same_rows(claims.ids, claims.confidence, predict_rows(chosen)[np.arange(len(chosen)), claims.predicted])
-    rows = prepare_answers(chosen, engine)
-    scores, labels, probabilities = work.judge(rows, certs, order, lent)
+    own = predict_rows(ModelOracle(chosen))
+    check_same_rows(claims.ids, claims.confidence, own[np.arange(len(own)), claims.predicted])
+    oracle = choose_oracle(chosen, engine)
+    scores, labels, probabilities = work.judge(oracle, certs, order, lent)
     # Scores and labels meet here for the first time.
     report = compare_scores(
         certs,
@@ -253,7 +255,7 @@ def evaluate(
         scores=scores,
         validation=held,
         wrong=None if truth is None else truth != claims.predicted,
-        independent=work.label(rows, work.stress.independent(), lent),
+        independent=work.label(oracle, work.stress.independent(), lent),
         resamples=work.baselines.resamples,
         seed=seed,
     )
@@ -264,7 +266,7 @@ def evaluate(
         counts=labels.counts(),
         validation_counts=None if held is None else held[1].counts(),
         predictive=None if truth is None else predictive_metrics(probabilities, truth),
-        model=rows.model.kind,
+        model=chosen.model.kind,
         protocol_digest=protocol.digest,
         baseline=protocol.baseline,
     )
@@ -291,40 +293,41 @@ class _Work:
     progress: bool | Report | None
 
     def judge(
-        self, rows: EvidenceRows, certs: Certificates, order: Integers | None, donors: Floats | None
+        self, oracle: Oracle, certs: Certificates, order: Integers | None, donors: Floats | None
     ) -> tuple[dict[str, Floats], BrittleLabels, Floats]:
         """Return scores, labels and probabilities of rows with certificates; scores and labels are found apart."""
-        labels = self.label(rows, self.stress, donors)
-        probabilities = predict_rows(rows)
+        labels = self.label(oracle, self.stress, donors)
+        probabilities = predict_rows(oracle)
         found = collect_scores(certs, probabilities)
         repeats, budget = self.baselines.random_orders, self.byte_budget
         if self.modes:
-            losses = losses_of_rows(rows, self.protocol, self.modes, byte_budget=budget)
+            losses = losses_of_rows(oracle, self.protocol, self.modes, byte_budget=budget)
             found |= {f"{EXPOSURE_TO}{mode}": losses[mode].exposure for mode in self.modes}
         if repeats > 0:
             found["random_order"] = random_order_score(
-                rows, self.protocol, repeats=repeats, seed=self.seed, byte_budget=budget
+                oracle, self.protocol, repeats=repeats, seed=self.seed, byte_budget=budget
             )
         if order is not None:
-            found["permutation_order"] = rcma_along(rows, self.protocol, order, byte_budget=budget)
+            found["permutation_order"] = rcma_along(oracle, self.protocol, order, byte_budget=budget)
         if self.baselines.shap_rows > 0:
             confident = labels.high_confidence  # by the model's confidence alone: it says nothing of what broke
             found["group_shap"] = group_shap(
-                rows, self.protocol, max_rows=self.baselines.shap_rows, among=confident, seed=self.seed
+                oracle, self.protocol, max_rows=self.baselines.shap_rows, among=confident, seed=self.seed
             ).score
         return found, labels, probabilities
 
-    def label(self, rows: EvidenceRows, stress: Stress, donors: Floats | None) -> BrittleLabels:
+    def label(self, oracle: Oracle, stress: Stress, donors: Floats | None) -> BrittleLabels:
         run = run_stress_rows(
-            rows, self.protocol, stress, donors=donors, byte_budget=self.byte_budget, progress=self.progress
+            oracle, self.protocol, stress, donors=donors, byte_budget=self.byte_budget, progress=self.progress
         )
         return label_rows(run, stress)
 
 
-def predict_rows(rows: EvidenceRows, chunk: int = 8192) -> Floats:
-    """Return (n, C) probabilities of bound rows at x."""
+def predict_rows(oracle: Oracle, chunk: int = 8192) -> Floats:
+    """Return (n, C) probabilities of an oracle's rows at x."""
+    rows = oracle.rows
     starts = range(0, len(rows), chunk)
-    return np.concatenate([rows.predict(rows.dense(start, min(start + chunk, len(rows)))) for start in starts])
+    return np.concatenate([oracle.predict(rows.dense(start, min(start + chunk, len(rows)))) for start in starts])
 
 
 def judge(report: RankingReport, by: str = "exposure") -> RankingVerdict:

@@ -32,6 +32,7 @@ from fragility.audits import Certificates
 from fragility.base.arrays import DEFAULT_BYTE_BUDGET, Floats, Integers
 from fragility.base.errors import DataError
 from fragility.base.libraries import say_lacking
+from fragility.engines.oracle import Oracle
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.evidence.agreement import original_class
 from fragility.evidence.modes import MODES
@@ -156,7 +157,7 @@ def collect_scores(certs: Certificates, probabilities: npt.ArrayLike | None = No
 
 
 def rcma_along(
-    rows: EvidenceRows,
+    oracle: Oracle,
     protocol: Protocol,
     order: npt.ArrayLike,
     *,
@@ -166,12 +167,12 @@ def rcma_along(
 
     order: group indices, (G,) for one order or (n, G) for one per row; the first K = protocol.depth are removed.
     """
-    orders = np.broadcast_to(np.asarray(order, dtype=np.int64), (len(rows), np.shape(order)[-1]))
-    return _compute_rcma(rows, protocol, orders[:, None], byte_budget)[:, 0]
+    orders = np.broadcast_to(np.asarray(order, dtype=np.int64), (len(oracle.rows), np.shape(order)[-1]))
+    return _compute_rcma(oracle, protocol, orders[:, None], byte_budget)[:, 0]
 
 
 def random_order_score(
-    rows: EvidenceRows,
+    oracle: Oracle,
     protocol: Protocol,
     *,
     repeats: int = 5,
@@ -179,15 +180,15 @@ def random_order_score(
     byte_budget: int = DEFAULT_BYTE_BUDGET,
 ) -> Floats:
     """Mean RCMA over `repeats` random group orders, each order common to all rows."""
-    generator = np.random.default_rng(seed)
+    rows, generator = oracle.rows, np.random.default_rng(seed)
     orders = np.stack([generator.permutation(int(rows.n_groups)) for _ in range(repeats)])
-    along = _compute_rcma(rows, protocol, np.broadcast_to(orders, (len(rows), *orders.shape)), byte_budget)
+    along = _compute_rcma(oracle, protocol, np.broadcast_to(orders, (len(rows), *orders.shape)), byte_budget)
     return np.asarray(along.mean(axis=1))
 
 
-def _compute_rcma(rows: EvidenceRows, protocol: Protocol, orders: Integers, byte_budget: int) -> Floats:
+def _compute_rcma(oracle: Oracle, protocol: Protocol, orders: Integers, byte_budget: int) -> Floats:
     """Return (n, R) RCMA of every row along each of its orders (n, R, G or fewer)."""
-    n, repeats = orders.shape[:2]
+    rows, (n, repeats) = oracle.rows, orders.shape[:2]
     n_groups = int(rows.n_groups)
     depth = min(protocol.depth, n_groups)
     out = np.empty((n, repeats))
@@ -201,7 +202,8 @@ def _compute_rcma(rows: EvidenceRows, protocol: Protocol, orders: Integers, byte
         removed = rank[:, :, None] < np.arange(depth + 1)[:, None]
         states = RowStates.removals(removed.reshape(m, repeats * (depth + 1), -1))
         states = states.sparing(rows.spared(part.start, part.stop), rows.column_group)
-        p = rows.answers(rows.dense(part.start, part.stop), states, byte_budget).reshape(m, repeats, depth + 1, -1)
+        p = oracle.answer_states(rows.dense(part.start, part.stop), states, byte_budget)
+        p = p.reshape(m, repeats, depth + 1, -1)
         original = original_class(rows, p[:, 0, 0], protocol.resolution, part)
         margins = reading_margin(p, original[:, None, None], protocol.reading, rows.offset, protocol.smoothing)
         margins = margins.reshape(m * repeats, -1)
@@ -209,14 +211,15 @@ def _compute_rcma(rows: EvidenceRows, protocol: Protocol, orders: Integers, byte
     return out
 
 
-def permutation_importance_order(rows: EvidenceRows, y: npt.ArrayLike, *, repeats: int = 3, seed: int = 0) -> Integers:
+def permutation_importance_order(oracle: Oracle, y: npt.ArrayLike, *, repeats: int = 3, seed: int = 0) -> Integers:
     """Groups by descending increase of validation NLL when the group's columns are permuted together across rows.
 
-    rows: validation rows; y: their class columns (`class_codes`). Ties keep declared order.
+    oracle: of validation rows; y: their class columns (`class_codes`). Ties keep declared order.
     """
-    x = np.asarray(rows.dense(0, rows.matrix.shape[0]), dtype=np.float64)
+    rows = oracle.rows
+    x = rows.dense()
     code = np.asarray(y, dtype=np.int64)
-    base = negative_log_likelihood(rows.predict(x), code)
+    base = negative_log_likelihood(oracle.predict(x), code)
     generator = np.random.default_rng(seed)
     increase = np.zeros(int(rows.n_groups))
     for _ in range(repeats):
@@ -225,7 +228,7 @@ def permutation_importance_order(rows: EvidenceRows, y: npt.ArrayLike, *, repeat
             columns = np.flatnonzero(np.asarray(rows.column_group) == group)
             permuted = x.copy()
             permuted[:, columns] = x[np.ix_(shuffle, columns)]
-            loss = negative_log_likelihood(rows.predict_copies(x, permuted[:, None]), code)
+            loss = negative_log_likelihood(oracle.predict_copies(x, permuted[:, None]), code)
             increase[group] += (loss - base) / repeats
     return np.argsort(-increase, kind="stable")
 
@@ -244,7 +247,7 @@ class GroupShap:
 
 
 def group_shap(
-    rows: EvidenceRows,
+    oracle: Oracle,
     protocol: Protocol,
     *,
     top: int = 3,
@@ -261,13 +264,14 @@ def group_shap(
     max_rows: explain a random subset of this many rows; None explains all.
     among: (n,) the rows to choose from, e.g. the high-confidence ones; None chooses from all.
     """
+    rows = oracle.rows
     n, head = len(rows), rows.model.head
     picked = np.arange(n) if among is None else np.flatnonzero(among)
     if max_rows is not None and max_rows < len(picked):
         picked = np.sort(np.random.default_rng(seed).choice(picked, size=max_rows, replace=False))
     x = np.asarray(rows.dense(0, n), dtype=np.float64)[picked]
     family = _explainer_family(head) if protocol.space == "transformed" else "permutation"
-    original = original_class(rows, rows.predict(x), protocol.resolution, picked)
+    original = original_class(rows, oracle.predict(x), protocol.resolution, picked)
     if family == "tree":
         explainer = _import_shap().TreeExplainer(head)
         with warnings.catch_warnings():
@@ -278,7 +282,7 @@ def group_shap(
         explainer = _import_shap().LinearExplainer(head, np.asarray(rows.baseline)[None, :])
         mass = _sum_by_group(explainer.shap_values(x), original, rows)
     else:
-        mass = _permutation_shap(rows.take(picked.tolist()), x, original, seed)
+        mass = _permutation_shap(oracle.take(picked.tolist()), x, original, seed)
     score = np.full(n, np.nan)
     score[picked] = concentration(mass, top)
     return GroupShap(family, picked, mass, score)
@@ -318,9 +322,9 @@ def _import_shap() -> Any:
     return shap
 
 
-def _permutation_shap(rows: EvidenceRows, x: Floats, original: Integers, seed: int) -> Floats:
+def _permutation_shap(oracle: Oracle, x: Floats, original: Integers, seed: int) -> Floats:
     """Return |Shapley value| of whole groups for the log-odds-like support of the predicted class; (n, G)."""
-    shap = _import_shap()
+    shap, rows = _import_shap(), oracle.rows
     n_groups = int(rows.n_groups)
     mass = np.empty((len(x), n_groups))
     for index, row in enumerate(x):
@@ -328,7 +332,7 @@ def _permutation_shap(rows: EvidenceRows, x: Floats, original: Integers, seed: i
         def support(kept: npt.ArrayLike, row: Floats = row, index: int = index) -> Floats:
             removed = np.asarray(kept) <= 0.5
             states = RowStates.of_one(removed).sparing(rows.spared(index, index + 1), rows.column_group)
-            return pseudo_logits(rows.answers(row[None], states))[:, original[index]]
+            return pseudo_logits(oracle.answer_states(row[None], states))[:, original[index]]
 
         explainer = shap.PermutationExplainer(support, np.zeros((1, n_groups)), seed=seed)
         explained = explainer(np.ones((1, n_groups)), max_evals=4 * n_groups + 2, silent=True)

@@ -19,6 +19,7 @@ from fragility.base.arrays import Floats
 from fragility.base.canonical import combine_digests, is_missing, row_digests
 from fragility.base.errors import DataError, ModelError
 from fragility.base.ids import IdSpan, say_other_rows
+from fragility.engines.oracle import ModelOracle
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.evidence.agreement import original_class
 from fragility.evidence.fields import date_text, read_date
@@ -179,10 +180,11 @@ class WhatIf:
         with self.use(place) as rows:
             both = np.stack([np.zeros_like(severity), severity])
             states = RowStates(np.zeros(2, dtype=np.int64), both > 0.0, both)
-            p = rows.answers(rows.dense(), states.sparing(rows.spared(), rows.column_group))
+            p = ModelOracle(rows).answer_states(rows.dense(), states.sparing(rows.spared(), rows.column_group))
             if changed is not None:
                 other = self._bind(place, changed)
-                p[1] = other.answers(other.dense(), states.sparing(other.spared(), other.column_group))[1]
+                changed_states = states.sparing(other.spared(), other.column_group)
+                p[1] = ModelOracle(other).answer_states(other.dense(), changed_states)[1]
         original = original_class(rows, p[:1], protocol.resolution)
         predicted = int(state_prediction(p[1:], original, protocol.resolution, rows.offset)[0])
         margins = reading_margin(p, original[[0, 0]], protocol.reading, rows.offset, protocol.smoothing)

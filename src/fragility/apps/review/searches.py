@@ -27,6 +27,7 @@ from typing import Generic, TypeVar
 from fragility.apps.review.rows import WhatIf
 from fragility.base.errors import FragilityError
 from fragility.deciding.changing import ValueCells, find_changes
+from fragility.engines.oracle import ModelOracle
 from fragility.evidence.agreement import original_class
 from fragility.evidence.modes import Range, weigh_values
 from fragility.evidence.replacements import value_text
@@ -259,7 +260,7 @@ class ChangeSearch(RowSearch[MissingFields]):
         protocol, names = self._whatif.protocol, self._whatif.rows.missing(place)
         with self._whatif.use(place) as rows:
             decided = original_class(rows, rows.own_probabilities(0, rows.dense()), protocol.resolution)
-            (change,) = find_changes(rows, protocol, decided, [names], ValueCells.of(rows, protocol))
+            (change,) = find_changes(ModelOracle(rows), protocol, decided, [names], ValueCells.of(rows, protocol))
         assert change is not None
         to = None if change.changes_to is None else rows.model.classes[change.changes_to]
         interval = None if change.exact else (change.low, change.high)

@@ -25,9 +25,10 @@ from fragility.base.arrays import MEBIBYTE, Booleans, Floats, Integers
 from fragility.base.errors import Advice, EngineError
 from fragility.base.libraries import say_lacking, warn_once
 from fragility.engines.blackbox import ENGINE as BLACKBOX
-from fragility.engines.choice import RowDoubter, find_engine, never_reads
+from fragility.engines.choice import find_engine, never_reads
 from fragility.engines.engine import Engine
 from fragility.engines.lattice.additive import MOST_LIVE, FlipRule, LinearLattice, is_additive
+from fragility.engines.oracle import EngineOracle, ModelOracle
 from fragility.evidence import EvidenceRows, RowStates, Spared
 from fragility.evidence.agreement import original_class
 from fragility.protocol import Protocol
@@ -163,12 +164,13 @@ class WholeLattice:
     byte_budget: int
 
     def blocks(self) -> Iterator[Block]:
-        run, doubter = Workers(_cores()), RowDoubter(self.native, self.rows)
+        run, oracle = Workers(_cores()), EngineOracle(self.native(self.rows), self.rows)
         for start, x, p, original in row_blocks(self.rows, self.rule):
             self.model.begin(start, start + len(x))
             live = self.model.live(x, run)
             spared = self.rows.spared(start, start + len(x))
-            yield Block(start, x, original, live, doubter(start, x, p), spared, self.model.most_live)
+            doubted = oracle.find_doubted(start, x, p)
+            yield Block(start, x, original, live, doubted, spared, self.model.most_live)
 
     def subsets(self, block: Block, settle: Callable[[Integers], Integers] | None = None) -> Iterator[Subsets]:
         """Yield the tabulated rows of a block, in chunks: rows of one original class, within the bytes of a chunk.
@@ -231,7 +233,7 @@ class WholeLattice:
         for start in range(0, len(states), step):
             gone = _mark_groups(states[start : start + step], group, block.live.shape[1])
             without = RowStates.of_one(gone).sparing(block.spared_in(row), self.rows.column_group)
-            p = self.rows.answers(block.x[row][None], without, self.byte_budget)
+            p = ModelOracle(self.rows).answer_states(block.x[row][None], without, self.byte_budget)
             out[start : start + step] = self.rule.flipped(p, block.original[row])
         return out
 
@@ -329,12 +331,12 @@ def never_searches(engine: str, rows: EvidenceRows, protocol: Protocol) -> str |
     return "its decisions are no differences of its scores" if engine == "linear" and not is_additive(rows) else None
 
 
-def find_linear_sums(rows: EvidenceRows, protocol: Protocol, engine: str) -> tuple[LinearLattice, RowDoubter] | None:
+def find_linear_sums(rows: EvidenceRows, protocol: Protocol, engine: str) -> tuple[LinearLattice, EngineOracle] | None:
     """Return a linear model's sums over groups where its decisions are differences of them, else None.
 
-    With them comes the function (first row, cells, probabilities) -> (m,) rows that are left to the model.
+    With them comes the engine, which finds the rows that are left to the model.
     """
     native, rule = find_engine(rows, engine), FlipRule.of(rows, protocol)
     if native is None or native.name != "linear" or rule.clip_matters or not is_additive(rows):
         return None
-    return LinearLattice(rows, rule), RowDoubter(native, rows)
+    return LinearLattice(rows, rule), EngineOracle(native(rows), rows)

@@ -25,7 +25,8 @@ from fragility.base.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats, Integer
 from fragility.base.errors import Advice, DataError, ProtocolError
 from fragility.base.progress import Report, progress_bar
 from fragility.base.text import BriefRepr
-from fragility.engines.choice import prepare_answers
+from fragility.engines.choice import choose_oracle
+from fragility.engines.oracle import Oracle
 from fragility.evidence import EvidenceRows, RowStates, Spared
 from fragility.evidence.agreement import original_class
 from fragility.evidence.modes import (
@@ -163,7 +164,7 @@ def assess_modes(
     if "stale" in chosen:
         bound, then = bind_earlier(bound, model, X, earlier, protocol)
     with progress_bar("failure modes", progress) as report:
-        return losses_of_rows(prepare_answers(bound, engine), protocol, chosen, then, byte_budget, report)
+        return losses_of_rows(choose_oracle(bound, engine), protocol, chosen, then, byte_budget, report)
 
 
 def choose_modes(protocol: Protocol, modes: Sequence[str] | None, with_earlier: bool) -> tuple[str, ...]:
@@ -356,7 +357,7 @@ def _replace_by(sentinel: Sentinel, r: int, column: pd.Series, protocol: Protoco
 
 
 def losses_of_rows(
-    rows: EvidenceRows,
+    oracle: Oracle,
     protocol: Protocol,
     modes: Sequence[str],
     earlier: Floats | None = None,
@@ -366,14 +367,14 @@ def losses_of_rows(
     catalogue: Floats | None = None,
     at_once: bool = False,
 ) -> ModeLosses:
-    """Return the losses of bound rows, which answer as ``prepare_answers`` made them ready.
+    """Return the losses of an oracle's rows.
 
     earlier: (n, d) their cells at an earlier time. A row's losses depend on no other row.
     catalogue: (R, d) the cells of the catalogue, if they are known for rows of this form.
     at_once: ask about all values of a mode in one call, which is faster for a few rows. Answers may then differ by
     rounding from those for many rows.
     """
-    n = len(rows)
+    rows, n = oracle.rows, len(oracle.rows)
     plans = [Plan(mode, rows, protocol, earlier, catalogue) for mode in modes]
     found = {plan.mode: (np.zeros((n, len(plan.units))), np.zeros((n, len(plan.units)))) for plan in plans}
     predicted, confidence, margin = np.empty(n, dtype=np.int64), np.empty(n), np.empty(n)
@@ -384,24 +385,24 @@ def losses_of_rows(
         if at_once:
             p = rows.own_probabilities(part.start, x)
         else:
-            p = rows.answers(x, RowStates.unmoved(len(x), rows.n_groups), byte_budget)
+            p = oracle.answer_states(x, RowStates.unmoved(len(x), rows.n_groups), byte_budget)
         original = predicted[part] = original_class(rows, p, protocol.resolution, part)
         confidence[part] = p[np.arange(len(x)), original]
         margin[part] = reading_margin(p, original, protocol.reading, rows.offset, protocol.smoothing)
         for plan in plans:
             drop, flips = (array[part] for array in found[plan.mode])
             if plan.mode == "outage":
-                _add_events(plan, x, spared, original, margin[part], (drop, flips), byte_budget)
+                _add_events(oracle, plan, x, spared, original, margin[part], (drop, flips), byte_budget)
                 continue
             if not plan.units:  # nothing can fail in this way
                 continue
             if at_once:
-                _add_at_once(plan, part, x, spared, original, margin[part], (drop, flips))
+                _add_at_once(oracle, plan, part, x, spared, original, margin[part], (drop, flips))
                 rounds: Iterable[Round] = ()
             else:
                 rounds = plan.rounds(part, x)
             for cells, unit, asked, weight in rounds:
-                p = _answer_values(rows, x, spared, Round(cells, unit, asked, weight), byte_budget)
+                p = _answer_values(oracle, x, spared, Round(cells, unit, asked, weight), byte_budget)
                 lost, flipped = _observe(p, original, margin[part], rows, protocol)
                 if spared is not None:  # a unit that is missing in a row has no values there
                     absent = _find_absent_units(spared, unit, asked)
@@ -432,24 +433,25 @@ def _find_absent_units(spared: Spared, unit: Integers, asked: Integers) -> Boole
     return np.array([spared.cells[:, columns].all(axis=1) for columns in own]).reshape(len(asked), len(spared.cells))
 
 
-def _answer_values(rows: EvidenceRows, x: Floats, spared: Spared | None, one: Round, byte_budget: int) -> Floats:
-    """Return ``value_answers`` of rows x (m, d); of a unit that is missing in part, what is there changes.
+def _answer_values(oracle: Oracle, x: Floats, spared: Spared | None, one: Round, byte_budget: int) -> Floats:
+    """Return ``Oracle.answer_values`` of rows x (m, d); of a unit that is missing in part, what is there changes.
 
     For a unit that is missing altogether the answer says nothing.
     """
     cells, unit, asked, _ = one
-    p = rows.value_answers(x, cells, unit, asked, byte_budget)
+    p = oracle.answer_values(x, cells, unit, asked, byte_budget)
     if spared is not None:
         some = np.array([spared.cells[:, unit == own].any(axis=1) for own in asked]).reshape(len(asked), len(x))
         those = np.flatnonzero((some & ~_find_absent_units(spared, unit, asked)).any(axis=0))
         if len(those):
             fixed, own = spared.cells[those], x[those]
             changed = np.where(fixed, own, cells if cells.ndim == 1 else cells[those])
-            p[:, those] = rows.value_answers(own, changed, unit, asked, byte_budget)
+            p[:, those] = oracle.answer_values(own, changed, unit, asked, byte_budget)
     return p
 
 
 def _add_at_once(
+    oracle: Oracle,
     plan: Plan,
     part: slice,
     x: Floats,
@@ -466,7 +468,7 @@ def _add_at_once(
     unit = np.stack([each.unit for each in rounds])[place]  # (k, d)
     changed = unit == asked[:, None]  # (k, d)
     copies = np.where(changed if spared is None else changed & ~spared.cells[:, None], cells, x[:, None])
-    p = rows.predict_copies(x, copies).reshape(len(x), -1, rows.n_classes).swapaxes(0, 1)
+    p = oracle.predict_copies(x, copies).reshape(len(x), -1, rows.n_classes).swapaxes(0, 1)
     lost, flipped = _observe(p, original, margin, rows, plan.protocol)
     if spared is not None:
         absent = _find_absent_units(spared, unit, asked)
@@ -484,6 +486,7 @@ def _observe(
 
 
 def _add_events(
+    oracle: Oracle,
     plan: Plan,
     x: Floats,
     spared: Spared | None,
@@ -495,7 +498,7 @@ def _add_events(
     """Add what recorded events cost rows x (m, d), to their only unit."""
     for removed, weight in zip(plan.events, plan.counts / plan.counts.sum(), strict=True):
         states = RowStates(np.arange(len(x)), np.tile(removed, (len(x), 1))).sparing(spared, plan.rows.column_group)
-        p = plan.rows.answers(x, states, byte_budget)
+        p = oracle.answer_states(x, states, byte_budget)
         lost, flipped = _observe(p[None], original, margin, plan.rows, plan.protocol)
         into[0][:, 0] += weight * lost[0]
         into[1][:, 0] += weight * flipped[0]

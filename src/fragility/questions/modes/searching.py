@@ -13,8 +13,9 @@ import scipy.sparse as sp
 
 from fragility.base.arrays import Booleans, Floats, Integers, rows_within
 from fragility.base.canonical import is_missing
-from fragility.engines.choice import find_engine, prepare_answers
+from fragility.engines.choice import choose_oracle
 from fragility.engines.linear import MOST_ROUNDING, GroupScores, link_for
+from fragility.engines.oracle import CheckedOracle
 from fragility.evidence import EvidenceRows
 from fragility.evidence.agreement import original_class
 from fragility.evidence.fields import Field
@@ -121,10 +122,10 @@ class Search:
     ) -> None:
         self.single = single  # fields of single precision
         self.rows, self.origins, self.protocol, self.byte_budget = rows, origins, protocol, byte_budget
-        native = find_engine(rows, engine)
-        self.ready = prepare_answers(rows, engine)
-        self.engine = None if native is None or self.ready is rows else native.name
-        self.tolerance = 0.0 if native is None else native.tolerance
+        self.oracle = choose_oracle(rows, engine)
+        self.engine, self.tolerance = self.oracle.name, 0.0  # tolerance: of residuals, within which the model is asked
+        if isinstance(self.oracle, CheckedOracle):
+            self.tolerance = self.oracle.engine.tolerance
         self.ranges = {each.field: each for each in protocol.modes.ranges}
         assert rows.source.frame is not None
         self.frame: pd.DataFrame = rows.source.frame
@@ -152,12 +153,8 @@ class Search:
     @cached_property
     def doubted(self) -> Booleans:
         """(n,) rows that the engine may read otherwise than the model."""
-        found = np.zeros(len(self.rows), dtype=bool)
-        if self.ready.asked_itself is not None:
-            for start in range(0, len(found), self.step):
-                part = slice(start, start + self.step)
-                found[part] = self.ready.asked_itself.are(self.rows.dense(part.start, part.stop))
-        return found
+        starts = range(0, len(self.rows), self.step)
+        return np.concatenate([self.oracle.asks_model(self.rows.dense(i, i + self.step)) for i in starts])
 
     # --- asking ---------------------------------------------------------------------------------------------
 
@@ -624,7 +621,7 @@ class Search:
             who = np.arange(start, start + len(x))
             for r in range(most):
                 asked = np.array([u for u, name in enumerate(names) if r < len(found[name].values)])
-                p = self.ready.value_answers(x, cells[r], unit, asked, self.byte_budget)
+                p = self.oracle.answer_values(x, cells[r], unit, asked, self.byte_budget)
                 for u, of_unit in zip(asked, p, strict=True):
                     residual, to = self.measure(of_unit, self.original[who])
                     close = np.flatnonzero(np.abs(residual) <= self.tolerance)

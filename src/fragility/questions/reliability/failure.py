@@ -15,9 +15,10 @@ import numpy as np
 
 from fragility.base.arrays import DEFAULT_BYTE_BUDGET, Floats, Integers
 from fragility.base.progress import Report, progress_bar
-from fragility.engines.choice import prepare_answers
+from fragility.engines.choice import choose_oracle
 from fragility.engines.lattice.additive import FlipRule
 from fragility.engines.lattice.whole import Block, WholeLattice, find_lattice, find_linear_sums, row_blocks
+from fragility.engines.oracle import ModelOracle, Oracle
 from fragility.evidence import EvidenceRows, Spared
 from fragility.pages.wording import describe_events, describe_mode_rates, describe_rates
 from fragility.protocol import Protocol, bind
@@ -193,32 +194,33 @@ class _Work:
             safe = np.asarray(bounded, dtype=bool)
             self._mark_exact(block.start + wide[safe], BOUNDS)
             wide = wide[~safe]
-        ask = prepare_answers(self.rows.take((block.start + wide).tolist()), self.engine) if len(wide) else self.rows
-        for some, asked in ((wide, ask), (np.flatnonzero(block.doubted), self.rows)):
+        model = ModelOracle(self.rows)
+        oracle = choose_oracle(self.rows.take((block.start + wide).tolist()), self.engine) if len(wide) else model
+        for some, asked in ((wide, oracle), (np.flatnonzero(block.doubted), model)):
             for i in some:
                 own = block.spared_in(int(i))
                 self._ask(asked, block.start + int(i), block.x[i : i + 1], own, block.original[i : i + 1], drawn)
 
     def _sample_everyone(self, rates: Floats, drawn: DrawnSubsets, report: Report | None) -> None:
-        ask = prepare_answers(self.rows, self.engine)
+        oracle = choose_oracle(self.rows, self.engine)
         found = find_linear_sums(self.rows, self.protocol, self.engine)
         for start, x, _, original in row_blocks(self.rows, self.rule):
             self._note_originals(start, x, original)
             if found is not None and self.rule.n_classes == 2:
-                sums, doubter = found
+                sums, linear = found
                 total, removed, _ = sums.of_rows(start, start + len(x))
                 score = total[1] - rates @ removed[:, 1] + self.rule.offset[1] - self.rule.offset[0]
-                doubted = doubter(start, x, self.rows.predict(x))
+                doubted = linear.find_doubted(start, x, self.rows.predict(x))
                 self.margin[start : start + len(x)] = np.where(doubted, np.nan, np.where(original == 1, score, -score))
             for i in range(len(x)):
                 own = self.rows.spared(start + i, start + i + 1)
-                self._ask(ask, start + i, x[i : i + 1], own, original[i : i + 1], drawn)
+                self._ask(oracle, start + i, x[i : i + 1], own, original[i : i + 1], drawn)
                 if report is not None:
                     report(start + i + 1, len(self.rows))
 
     def _ask(
         self,
-        ask: EvidenceRows,
+        oracle: Oracle,
         row: int,
         x: Floats,
         spared: Spared | None,
@@ -226,10 +228,10 @@ class _Work:
         drawn: DrawnSubsets,
     ) -> None:
         """Ask the model about one row, x (1, d): all its subsets if they are no more than the draws, else the draws."""
-        moved = live_groups(ask, x, spared)[0]
+        moved = live_groups(oracle.rows, x, spared)[0]
         able = moved if 1 << int(moved.sum()) <= drawn.draws else moved & (drawn.rates > 0.0)
         if 1 << int(able.sum()) > drawn.draws:
-            flips = ask_flips(ask, self.rule, x, spared, original, drawn.removed, self.byte_budget)
+            flips = ask_flips(oracle, self.rule, x, spared, original, drawn.removed, self.byte_budget)
             self.p[[row]], self.low[[row]], self.high[[row]] = drawn.estimates(flips)
             self.importance[[row]], self.kept[[row]] = drawn.importance(flips)
             self.method[row] = QUASI_RANDOM
@@ -237,7 +239,7 @@ class _Work:
         live = np.flatnonzero(able)
         removed = np.zeros((1 << len(live), self.rows.n_groups), dtype=bool)
         removed[:, live] = (np.arange(len(removed))[:, None] >> np.arange(len(live))[::-1]) & 1
-        flips = ask_flips(ask, self.rule, x, spared, original, removed, self.byte_budget)[0]
+        flips = ask_flips(oracle, self.rule, x, spared, original, removed, self.byte_budget)[0]
         self.p[row], self.importance[row, live] = multilinear(flips, drawn.rates[live])
         self.kept[row] = drawn.rates * self.importance[row]
         self._mark_exact(np.array([row]), ENUMERATION)
@@ -254,9 +256,9 @@ class _Work:
 
     def from_mode_rates(self, rates: ModeRates, draws: int, seed: int, report: Report | None) -> None:
         """Fill in what groups that are lost or wrong, independently of each other, do to each row."""
-        ask = prepare_answers(self.rows, self.engine)
+        oracle = choose_oracle(self.rows, self.engine)
         modes = ["lost", "wrong"] if rates.wrong.any() else ["lost"]
-        losses = losses_of_rows(ask, self.protocol, modes, byte_budget=self.byte_budget)
+        losses = losses_of_rows(oracle, self.protocol, modes, byte_budget=self.byte_budget)
         absent = None if self.rows.absent is None else self.rows.absent.groups()
         names = self.protocol.group_names
         self.one_failure = single_failures(losses, rates, names, absent).sum(axis=1)
@@ -265,7 +267,7 @@ class _Work:
         if not rates.wrong.any():
             self.from_rates(rates.lost, draws, seed, report)
             return
-        fates = GroupFates.of(ask, self.protocol, rates)
+        fates = GroupFates.of(self.rows, self.protocol, rates)
         every = EveryCombination.of(fates) if fates.combinations <= draws else None
         drawn = DrawnCombinations.of(fates, draws, seed)
         for start, x, _, original in row_blocks(self.rows, self.rule):
@@ -273,7 +275,7 @@ class _Work:
             self._note_originals(start, x, original)
             asked = (every or drawn).fates
             spared = self.rows.spared(start, start + len(x))
-            flips = fates.ask_flips(ask, self.rule, x, spared, original, asked, self.byte_budget)
+            flips = fates.ask_flips(oracle, self.rule, x, spared, original, asked, self.byte_budget)
             if every is None:
                 self.p[at], self.low[at], self.high[at] = drawn.estimates(flips, single[at])
                 self.importance[at], self.kept[at] = drawn.importance(flips, single[at])
@@ -287,14 +289,14 @@ class _Work:
 
     def from_events(self, events: EventSets, report: Report | None) -> None:
         """Fill in the share of recorded events that flips each row."""
-        ask = prepare_answers(self.rows, self.engine)
+        oracle = choose_oracle(self.rows, self.engine)
         self.importance[:] = np.nan
         for start, x, _, original in row_blocks(self.rows, self.rule):
             self._note_originals(start, x, original)
             for i in range(len(x)):
                 at = np.array([start + i])
                 one, own = slice(i, i + 1), self.rows.spared(start + i, start + i + 1)
-                flips = ask_flips(ask, self.rule, x[one], own, original[one], events.removed, self.byte_budget)
+                flips = ask_flips(oracle, self.rule, x[one], own, original[one], events.removed, self.byte_budget)
                 self.p[at], self.kept[at] = events.answers(flips)
                 self._mark_exact(at, EVENTS)
                 if report is not None:

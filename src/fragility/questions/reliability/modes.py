@@ -15,12 +15,13 @@ g is lost where u_g < a_g and wrong where a_g <= u_g < r_g, with the value at wh
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from fragility.base.arrays import Booleans, Floats, Integers, rows_within
 from fragility.engines.lattice.additive import FlipRule
+from fragility.engines.oracle import Oracle
 from fragility.evidence import EvidenceRows, Spared
 from fragility.protocol import Protocol
 from fragility.questions.modes.losses import ModeLosses, Plan
@@ -77,7 +78,7 @@ class GroupFates:
 
     def ask_flips(
         self,
-        rows: EvidenceRows,
+        oracle: Oracle,
         rule: FlipRule,
         x: Floats,
         spared: Spared | None,
@@ -86,20 +87,19 @@ class GroupFates:
         byte_budget: int,
     ) -> Booleans:
         """Return (m, U) whether each combination of fates (U, G) flips each of the rows x (m, d)."""
-        own = rows.asked_itself
-        if own is not None and own.are(self.cells[1:]).any():  # the engine may read a value otherwise than the model
-            rows = replace(rows, predict_matrix=own.predict, asked_itself=None)
-        by_column = fates[:, self.column_group]
-        taken = self.cells[np.maximum(by_column - LOST, 0), np.arange(rows.width)]
+        if oracle.asks_model(self.cells[1:]).any():  # the engine may read a value otherwise than the model
+            oracle = oracle.model
+        by_column, width = fates[:, self.column_group], oracle.rows.width
+        taken = self.cells[np.maximum(by_column - LOST, 0), np.arange(width)]
         flips = np.empty((len(x), len(fates)), dtype=bool)
-        step = rows_within(byte_budget, rows.width * max(len(fates), 1), copies=4)
+        step = rows_within(byte_budget, width * max(len(fates), 1), copies=4)
         for start in range(0, len(x) if len(fates) else 0, step):
             part = slice(start, min(start + step, len(x)))
             holds = by_column == HOLDS
             if spared is not None:
                 holds = holds | spared.cells[part, None, :]
             copies = np.where(holds, x[part, None, :], taken)
-            flipped = rule.flipped(rows.predict_copies(x[part], copies), np.repeat(original[part], len(fates)))
+            flipped = rule.flipped(oracle.predict_copies(x[part], copies), np.repeat(original[part], len(fates)))
             flips[part] = flipped.reshape(-1, len(fates))
         return flips
 

@@ -18,7 +18,8 @@ from scipy import stats
 from fragility.base.arrays import Booleans, Floats, Integers
 from fragility.base.errors import DataError
 from fragility.engines.lattice.additive import FlipRule
-from fragility.evidence import EvidenceRows, RowStates, Spared
+from fragility.engines.oracle import Oracle
+from fragility.evidence import RowStates, Spared
 from fragility.questions.search.blackbox import live_groups
 
 REPLICATES = 16
@@ -105,7 +106,7 @@ def _weights(rates: Floats) -> Floats:
 
 
 def ask_flips(
-    rows: EvidenceRows,
+    oracle: Oracle,
     rule: FlipRule,
     x: Floats,
     spared: Spared | None,
@@ -114,10 +115,11 @@ def ask_flips(
     byte_budget: int,
 ) -> Booleans:
     """Return (m, U) whether each subset flips each row; only groups that can move are asked about."""
-    flips = np.zeros((len(x), len(removed)), dtype=bool)
+    rows, flips = oracle.rows, np.zeros((len(x), len(removed)), dtype=bool)
     for i, live in enumerate(live_groups(rows, x, spared)):
         gone, place = np.unique(removed & live, axis=0, return_inverse=True)
         own = None if spared is None else spared.of(slice(i, i + 1))
-        p = rows.answers(x[i : i + 1], RowStates.of_one(gone).sparing(own, rows.column_group), byte_budget)
+        states = RowStates.of_one(gone).sparing(own, rows.column_group)
+        p = oracle.answer_states(x[i : i + 1], states, byte_budget)
         flips[i] = rule.flipped(p, original[i])[place.ravel()]
     return flips

@@ -23,6 +23,7 @@ from fragility.base.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats, Integer
 from fragility.base.errors import ProtocolError
 from fragility.base.progress import Report, progress_bar
 from fragility.engines.lattice.additive import FlipRule
+from fragility.engines.oracle import Oracle
 from fragility.evidence import EvidenceRows, RowStates, Spared
 from fragility.evidence.agreement import original_class
 from fragility.protocol import Protocol
@@ -35,7 +36,7 @@ BEAM, BY_SIZE = "beam", "by size"
 
 
 def failing_sets_of_rows(
-    rows: EvidenceRows,
+    oracle: Oracle,
     protocol: Protocol,
     *,
     method: str = "beam",
@@ -45,12 +46,13 @@ def failing_sets_of_rows(
     byte_budget: int = DEFAULT_BYTE_BUDGET,
     progress: bool | Report | None = False,
 ) -> FailingSets:
-    """Search bound rows through their own predictor alone; max_size is the protocol's depth by default."""
+    """Search an oracle's rows by asking it alone; max_size is the protocol's depth by default."""
+    rows = oracle.rows
     limit = min(protocol.depth, rows.n_groups) if max_size is None else max_size
     check_request(rows, method, width, limit)
     answers = Answers(rows, protocol, limit)
     with progress_bar("searching", progress) as report:
-        search_by_asking(answers, rows, np.arange(len(rows)), method, width, budget, byte_budget, report)
+        search_by_asking(answers, oracle, np.arange(len(rows)), method, width, budget, byte_budget, report)
     return answers.finish()
 
 
@@ -76,7 +78,7 @@ def live_groups(rows: EvidenceRows, x: Floats, spared: Spared | None) -> Boolean
 
 def search_by_asking(
     answers: Answers,
-    rows: EvidenceRows,
+    oracle: Oracle,
     places: Integers,
     method: str,
     width: int,
@@ -86,11 +88,11 @@ def search_by_asking(
 ) -> None:
     """Fill the answers at some places: a beam, all subsets by size, or (auto) the beam's answer proved by size.
 
-    rows: those at these places.
+    oracle: of the rows at these places.
     """
     if len(places) == 0:
         return
-    search = _Search(rows, answers, byte_budget, report)
+    search = _Search(oracle, answers, byte_budget, report)
     if method != "exact":
         search.run_beam(width)
     if method != "beam":
@@ -99,9 +101,10 @@ def search_by_asking(
 
 
 class _Search(Answers):
-    """Answers for some rows while the model is asked; rows leave as soon as they are decided."""
+    """Answers for some rows while an oracle is asked; rows leave as soon as they are decided."""
 
-    def __init__(self, rows: EvidenceRows, answers: Answers, byte_budget: int, report: Report | None) -> None:
+    def __init__(self, oracle: Oracle, answers: Answers, byte_budget: int, report: Report | None) -> None:
+        self.oracle, rows = oracle, oracle.rows
         super().__init__(rows, answers.protocol, answers.max_size)
         self.x = rows.dense()
         self.rule = FlipRule.of(rows, self.protocol)
@@ -109,13 +112,13 @@ class _Search(Answers):
         self.batch = max(1, byte_budget // (32 * self.x.shape[1]))  # states at a time
         self.spared = rows.spared()
         self.live = live_groups(rows, self.x, self.spared)
-        self.original = original_class(rows, rows.predict(self.x), self.rule.resolution)
+        self.original = original_class(rows, oracle.predict(self.x), self.rule.resolution)
         self.evaluations += 1
 
     def margins(self, row: Integers, removed: Booleans) -> Floats:
         """Return support margins of states (row[i], removed[i]); rows rise."""
         states = RowStates(row, removed).sparing(self.spared, self.rows.column_group)
-        p = self.rows.answers(self.x, states, self.byte_budget)
+        p = self.oracle.answer_states(self.x, states, self.byte_budget)
         self.evaluations += np.bincount(row, minlength=len(self.x))
         return self.rule.margin(p, self.original[row])
 

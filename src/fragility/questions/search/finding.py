@@ -10,9 +10,10 @@ import numpy as np
 from fragility.base.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats, Integers
 from fragility.base.errors import Advice, EngineError
 from fragility.base.progress import Report, progress_bar
-from fragility.engines.choice import prepare_answers
+from fragility.engines.choice import choose_oracle
 from fragility.engines.lattice.additive import FlipRule, LinearLattice
 from fragility.engines.lattice.whole import Block, WholeLattice, find_lattice, find_linear_sums, row_blocks
+from fragility.engines.oracle import ModelOracle
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.protocol import Protocol, bind
 from fragility.questions.search.blackbox import (
@@ -131,9 +132,9 @@ class _Finding:
         found = find_linear_sums(self.rows, self.protocol, self.engine)
         if found is None:
             return np.arange(len(self.rows))
-        sums, doubter = found
+        sums, oracle = found
         for start, x, p, original in row_blocks(self.rows, self.rule):
-            doubted = doubter(start, x, p)
+            doubted = oracle.find_doubted(start, x, p)
             search_linear(self.answers, sums, start, np.flatnonzero(~doubted), x, original)
             left.append(start + np.flatnonzero(doubted))
         return np.concatenate(left)
@@ -161,10 +162,10 @@ class _Finding:
         answers = self.answers
         proved, spent = answers.searched[places].copy(), answers.evaluations[places].copy()
         tried = answers.method[places] != ""
-        ask = prepare_answers(self.rows.take(places.tolist()), self.engine)
+        oracle = choose_oracle(self.rows.take(places.tolist()), self.engine)
         for those, how in ((~tried, method), (tried, "beam")):
             if how == method or method == "auto":  # an upper bound at least
-                some = ask.take(np.flatnonzero(those).tolist())
+                some = oracle.take(np.flatnonzero(those).tolist())
                 search_by_asking(answers, some, places[those], how, width, budget, self.byte_budget, report)
         answers.searched[places] = np.maximum(answers.searched[places], proved)
         answers.evaluations[places] = np.maximum(answers.evaluations[places], spent)
@@ -185,7 +186,7 @@ class _Finding:
             if len(hit):
                 states = RowStates(hit, answers.removed[rows[hit]])
                 states = states.sparing(self.rows.spared(start, start + len(x)), self.rows.column_group)
-                p = self.rows.answers(x, states)
+                p = ModelOracle(self.rows).answer_states(x, states)
                 answers.margin[rows[hit]] = self.rule.margin(p, original[hit])
                 parts.append(rows[hit][answers.margin[rows[hit]] >= ROUNDING - self.rule.resolution])
         denied = np.concatenate(parts)
@@ -193,7 +194,7 @@ class _Finding:
             raise EngineError(
                 "a set was found that does not flip the model itself; use ", Advice.argument("engine", "blackbox")
             )
-        those = self.rows.take(denied.tolist())
+        those = ModelOracle(self.rows.take(denied.tolist()))
         search_by_asking(answers, those, denied, "auto", width, budget, self.byte_budget, None)
 
 
@@ -265,7 +266,7 @@ def search_linear(
         def flips(gone: Booleans, place: int = int(place), row: int = row) -> bool:
             answers.evaluations[row] += 1
             states = RowStates.of_one(gone[None]).sparing(answers.rows.spared(row, row + 1), answers.rows.column_group)
-            p = answers.rows.answers(x[place][None], states)
+            p = ModelOracle(answers.rows).answer_states(x[place][None], states)
             return bool(lattice.rule.flipped(p, original[place : place + 1])[0])
 
         orders, bests, seconds = (np.stack([part[i] for part in parts]) for parts in zip(*reach, strict=True))
@@ -354,7 +355,7 @@ class BoundedRow:
             return gone
         self.spent += len(found)
         states = RowStates.of_one(gone).sparing(self.spared, self.rows.column_group)
-        p = self.rows.answers(self.x[None], states)
+        p = ModelOracle(self.rows).answer_states(self.x[None], states)
         return gone[self.rule.flipped(p, self.original)]
 
 

@@ -25,7 +25,8 @@ import pyarrow as pa
 from fragility.base.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats, Integers, rows_within
 from fragility.base.progress import Report, progress_bar
 from fragility.base.text import BriefRepr
-from fragility.engines.choice import prepare_answers
+from fragility.engines.choice import choose_oracle
+from fragility.engines.oracle import Oracle
 from fragility.evidence import EvidenceRows, RowStates
 from fragility.evidence.agreement import original_class
 from fragility.evidence.rows import input_digests, stacked
@@ -71,7 +72,7 @@ def with_donors(
 
 
 def run_stress_rows(
-    rows: EvidenceRows,
+    oracle: Oracle,
     protocol: Protocol,
     stress: Stress,
     *,
@@ -79,7 +80,8 @@ def run_stress_rows(
     byte_budget: int = DEFAULT_BYTE_BUDGET,
     progress: bool | Report | None = False,
 ) -> StressRun:
-    """Ask the model about every row, stressor and draw; donors (m, d) are in the space of the bound rows."""
+    """Ask about every row of an oracle, stressor and draw; donors (m, d) are in the space of the bound rows."""
+    rows = oracle.rows
     n, drawn = len(rows), (len(rows), len(stress.stressors), stress.draws)
     run = StressRun(
         id=np.fromiter(rows.ids, dtype=object, count=n),
@@ -96,16 +98,16 @@ def run_stress_rows(
     with progress_bar("stressing", progress) as report:
         for start in range(0, n, chunk):
             part = slice(start, min(start + chunk, n))
-            _fill_chunk(run, part, rows, layout, byte_budget)
+            _fill_chunk(run, part, oracle, layout, byte_budget)
             if report is not None:
                 report(part.stop, n)
     return run
 
 
-def _fill_chunk(run: StressRun, part: slice, rows: EvidenceRows, layout: Layout, byte_budget: int) -> None:
-    protocol, draws = run.protocol, np.arange(run.stress.draws)
+def _fill_chunk(run: StressRun, part: slice, oracle: Oracle, layout: Layout, byte_budget: int) -> None:
+    rows, protocol, draws = oracle.rows, run.protocol, np.arange(run.stress.draws)
     x, spared = rows.dense(part.start, part.stop), rows.spared(part.start, part.stop)
-    p = rows.answers(x, RowStates.unmoved(len(x), rows.n_groups), byte_budget)
+    p = oracle.answer_states(x, RowStates.unmoved(len(x), rows.n_groups), byte_budget)
     predicted = run.predicted[part] = original_class(rows, p, protocol.resolution, part)
     run.confidence[part] = p[np.arange(len(p)), predicted]
     run.margin[part] = reading_margin(p, predicted, "support", rows.offset, protocol.smoothing)
@@ -114,9 +116,10 @@ def _fill_chunk(run: StressRun, part: slice, rows: EvidenceRows, layout: Layout,
         keys = row_keys(run.stress.seed, stressor.kind, run.id[part])
         drawn = stressor.stress_rows(x, keys, draws, layout)
         if isinstance(drawn, RowStates):
-            p = rows.answers(x, drawn.sparing(spared, rows.column_group), byte_budget)
+            p = oracle.answer_states(x, drawn.sparing(spared, rows.column_group), byte_budget)
         else:
-            p = rows.predict_copies(x, drawn if spared is None else np.where(spared.cells[:, None], x[:, None], drawn))
+            copies = drawn if spared is None else np.where(spared.cells[:, None], x[:, None], drawn)
+            p = oracle.predict_copies(x, copies)
         margins = reading_margin(p, original, "support", rows.offset, protocol.smoothing)
         run.draw_margin[part, index] = margins.reshape(len(x), -1)
         lost = support_margin(p, original, rows.offset) < -protocol.resolution
@@ -281,6 +284,6 @@ def label_brittle(
     bound, lent = bind(model, X, protocol, ids=ids), None
     if donors is not None:
         bound, lent = with_donors(bound, model, X, donors, protocol)
-    rows, declared = prepare_answers(bound, engine), stress or Stress()
-    run = run_stress_rows(rows, protocol, declared, donors=lent, byte_budget=byte_budget, progress=progress)
+    oracle, declared = choose_oracle(bound, engine), stress or Stress()
+    run = run_stress_rows(oracle, protocol, declared, donors=lent, byte_budget=byte_budget, progress=progress)
     return label_rows(run, declared)
