@@ -120,17 +120,15 @@ def test_nothing_is_asked_of_no_model(kind, bank):
     X = X[["job", "marital"]]
     model = one_hot(MODELS[kind]()).fit(X, y)
     rows = bind(fg.Model.wrap(model), X[:5], fg.Protocol.fit(model, X))
-    asked = []
+    oracles, asked = (ModelOracle(rows), choose_oracle(rows)), []
     model[-1].predict_proba = lambda matrix: asked.append(matrix)
     x, no_units = rows.dense(), np.empty(0, dtype=np.int64)
     assert rows.predict(x[:0]).shape == (0, 2)
-    for oracle in (ModelOracle(rows), choose_oracle(rows)):
-        asked.clear()
+    for oracle in oracles:
         assert oracle.predict(x[:0]).shape == oracle.predict_copies(x[:0], x[:0, None]).shape == (0, 2)
         assert oracle.answer_states(x, RowStates(no_units, np.empty((0, rows.n_groups), dtype=bool))).shape == (0, 2)
         assert oracle.answer_values(x, rows.baseline, rows.column_group, no_units).shape == (0, 5, 2)
         assert oracle.answer_values(x[:0], rows.baseline, rows.column_group, np.arange(2)).shape == (2, 0, 2)
-        assert not asked
     assert fg.Model.wrap(model).probabilities(X[:0]).shape == (0, 2)
     assert not asked
 

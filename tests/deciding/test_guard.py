@@ -476,3 +476,15 @@ def test_p_change_is_measured_from_the_decision_made(imputing):
                 expected += (case.model.predict(known)[0] != check.decision) * count / sum(listed[name].counts)
             assert check.p_change == pytest.approx(expected, abs=1e-9)
             assert check.acquire == ((name, check.p_change),)
+
+
+def test_a_state_within_rounding_of_a_flip_is_asked_of_the_model():
+    draws = np.random.default_rng(0).normal(size=(300, 3))
+    X = pd.DataFrame(draws, columns=list("abc"))
+    model = LogisticRegression().fit(X, (X.a + X.b > X.c).astype(int))
+    model.coef_, model.intercept_ = np.array([[1.0, 1.0, -1.0]]), np.zeros(1)
+    protocol = fg.Protocol.fit(model, X, baseline="zero")
+    row = {"a": 1.0, "b": 1.0, "c": 1.0 + protocol.resolution}  # without a, or without b, the score is -resolution
+    check = fg.Guard(model, protocol).check(row)
+    asked = fg.find_failing_sets(model, pd.DataFrame([row]), protocol, engine="blackbox", every=True)
+    assert check.failing_sets == asked.every(0).sets and check.failing_sets_state == asked.state[0]

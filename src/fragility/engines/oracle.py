@@ -78,7 +78,7 @@ class Oracle(ABC):
     def predict_copies(self, x: Floats, copies: Floats) -> Floats:
         """Return (m k, C) probabilities of k changed copies (m, k, d) of each of the rows x (m, d)."""
         m, k, d = copies.shape
-        return self.predict(copies.reshape(m * k, d))
+        return self._predict_copies(x, copies) if m * k else np.empty((0, self.rows.n_classes))
 
     def answer_states(self, x: Floats, states: RowStates, byte_budget: int = DEFAULT_BYTE_BUDGET) -> Floats:
         """Return (q, C) probabilities of q states of rows x (m, d); byte_budget: of the cells held at a time."""
@@ -114,6 +114,9 @@ class Oracle(ABC):
 
     @abstractmethod
     def _trace(self, protocol: Protocol, byte_budget: int, progress: Progress | None) -> Trace: ...
+
+    def _predict_copies(self, x: Floats, copies: Floats) -> Floats:
+        return self.predict(copies.reshape(-1, copies.shape[2]))
 
     def _answer_states(self, x: Floats, states: RowStates, byte_budget: int) -> Floats:
         rows = self.rows
@@ -248,8 +251,8 @@ class CheckedOracle(Oracle):
             return self.unchecked.predict(matrix)
         return self._mix(own, lambda oracle, some: oracle.predict(matrix[some]))
 
-    def predict_copies(self, x: Floats, copies: Floats) -> Floats:
-        p = super().predict_copies(x, copies)
+    def _predict_copies(self, x: Floats, copies: Floats) -> Floats:
+        p = super()._predict_copies(x, copies)
         if self.engine.predicts and (own := self.asks_model(x)).any():
             p = p.copy()
             p[np.repeat(own, copies.shape[1])] = self.rows.predict(copies[own].reshape(-1, copies.shape[2]))
