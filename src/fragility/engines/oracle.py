@@ -77,8 +77,7 @@ class Oracle(ABC):
 
     def predict_copies(self, x: Floats, copies: Floats) -> Floats:
         """Return (m k, C) probabilities of k changed copies (m, k, d) of each of the rows x (m, d)."""
-        m, k, d = copies.shape
-        return self._predict_copies(x, copies) if m * k else np.empty((0, self.rows.n_classes))
+        return self._predict_copies(x, copies) if copies.size else np.empty((0, self.rows.n_classes))
 
     def answer_states(self, x: Floats, states: RowStates, byte_budget: int = DEFAULT_BYTE_BUDGET) -> Floats:
         """Return (q, C) probabilities of q states of rows x (m, d); byte_budget: of the cells held at a time."""
