@@ -88,20 +88,6 @@ def numbers() -> tuple[np.ndarray, np.ndarray]:
     return X, (X[:, 0] + X[:, 1] * X[:, 4] + draws.normal(scale=0.3, size=700) > 0).astype(int)
 
 
-def four_classes(X: np.ndarray) -> np.ndarray:
-    return np.digitize(X[:, 0] + X[:, 1], [-0.7, 0.0, 0.7])
-
-
-@pytest.mark.samples
-@pytest.mark.parametrize("name", [*TREES, *LINEAR])
-@pytest.mark.parametrize("n_classes", [2, 4])
-def test_answers_are_the_models(name, n_classes, numbers):
-    X, y = numbers
-    model = (TREES | LINEAR)[name]().fit(X, y if n_classes == 2 else four_classes(X))
-    pairs = {f"x{i}": f"pair {i // 2}" for i in range(6)}
-    check(bound(model, X, X[:40], groups=pairs), "trees" if name in TREES else "linear")
-
-
 @pytest.mark.samples
 @pytest.mark.parametrize("name", TREES)
 @pytest.mark.parametrize("baseline", ["mean", "missing"])
@@ -176,12 +162,6 @@ def test_neighbours_threads_and_order_do_not_change_a_bit(eight, name, cuts, thr
         places = np.concatenate([np.flatnonzero(states.owner == row) for row in order])
         shuffled = RowStates(states.owner, states.moved[places])
         np.testing.assert_array_equal(answer(x[list(order)], shuffled), whole[places])
-
-
-def test_no_states_at_all(eight):
-    for rows in eight.values():
-        none = kinds_of_states(rows, per_row=0)[0]
-        assert choose_oracle(rows).answer_states(rows.dense(), none).shape == (0, 2)
 
 
 # --- what an engine leaves to the model -------------------------------------------------------------------------------
