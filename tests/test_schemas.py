@@ -33,7 +33,7 @@ from fragility.base.schemas import (
     Limit,
     Share,
     check_fields,
-    load_document,
+    load_json,
     named,
     read_document,
     show_value,
@@ -401,9 +401,9 @@ def test_files_that_are_no_documents_are_refused_in_a_sentence(tmp_path):
     ):
         (tmp_path / "a.json").write_bytes(data)
         with pytest.raises(DataError, match=message):
-            load_document(tmp_path / "a.json", Outer, "the document", DataError)
+            read_document(load_json(tmp_path / "a.json", "the document", DataError), Outer, "the document", DataError)
     with pytest.raises(DataError, match=r"cannot read the document .*none\.json: No such file"):
-        load_document(tmp_path / "none.json", Outer, "the document", DataError)
+        read_document(load_json(tmp_path / "none.json", "the document", DataError), Outer, "the document", DataError)
 
 
 def test_a_document_of_many_faults_is_refused_soon():

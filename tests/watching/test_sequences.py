@@ -12,13 +12,19 @@ from fragility.apps.watching.events import EventBatch, EventLayout, cut_by_day
 from fragility.apps.watching.following import LOOK_ROWS, Follower, FollowSettings
 from fragility.apps.watching.sequences import (
     BETS,
+    SHARES,
     Detector,
     MeanSequence,
-    bet_on_counts,
     bet_on_values,
     bound_shares,
     weigh_start,
 )
+
+
+def bet_on_counts(n, k, bounds):
+    """(m, J) the log gain of each bet on n rows, k of which have the property; n, k and bounds are (m,)."""
+    gain = np.log1p(SHARES * (1.0 / bounds[:, None] - 1.0))
+    return k[:, None] * gain + (n - k)[:, None] * np.log1p(-SHARES)
 
 
 @pytest.mark.parametrize(("n", "k"), [(10, 0), (10, 10), (40, 3), (200, 117)])

@@ -258,9 +258,9 @@ class FragilityTemperature(JsonFile, BaseEstimator):  # type: ignore[misc]  # sc
             Fitted.
 
         """
-        found = document.get("format") if isinstance(document, Mapping) else type(document).__name__
-        if found != FORMAT:
-            raise ModelError(f"expected a temperature correction of format {FORMAT!r}, got {found!r}")
+        stated = document.get("format") if isinstance(document, Mapping) else type(document).__name__
+        if stated != FORMAT:
+            raise ModelError(f"expected a temperature correction of format {FORMAT!r}, got {stated!r}")
         try:
             made = cls(etas=tuple(document["etas"]), classes=document["classes"])
             made.n_classes_ = int(document["n_classes"])

@@ -76,10 +76,10 @@ class LabelledRows(BriefRepr):
 
     def check_made_under(self, protocol: Protocol) -> None:
         """Refuse labels of other failures: made with another baseline, other groups or another decision."""
-        found = () if self.protocol is None else differences_in_stress(protocol, self.protocol)
-        if found:
+        unlike = () if self.protocol is None else differences_in_stress(protocol, self.protocol)
+        if unlike:
             raise DataError(
-                f"the certificates and the labels were made under different protocols: {list_differences(found)}; "
+                f"the certificates and the labels were made under different protocols: {list_differences(unlike)}; "
                 "make the labels under the protocol of the audit"
             )
 
@@ -524,13 +524,13 @@ def _try_others(
     several is taken.
     """
     names = [name for name in TRIED if name != by]
-    found = []
+    others = []
     for name in names:
         score = certs.score(name)
         rules = [fit_rule(None, score[mine], brittle[mine], risk, 1 - alpha / (len(names) + 1))[0] for mine in parts]
         if all(rule.state == "attained" for rule in rules):
-            found.append((name, 1.0 - sum(rule.unreviewed for rule in rules) / sum(rule.rows for rule in rules)))
-    return tuple(sorted(found, key=lambda each: each[1]))
+            others.append((name, 1.0 - sum(rule.unreviewed for rule in rules) / sum(rule.rows for rule in rules)))
+    return tuple(sorted(others, key=lambda entry: entry[1]))
 
 
 def _check_unscored(unscored: int, confident: int, min_confidence: float, assessed_from: float, by: str) -> None:
@@ -556,7 +556,7 @@ def _segment_names(certs: Certificates, segments: str | Mapping[Hashable, str] |
     if isinstance(segments, str):
         raise DataError(f"segments must be 'predicted' or a mapping from id to segment, got {segments!r}")
     ids = certs.table.column("id").to_pylist()
-    missing = [own for own in ids if own not in segments]
+    missing = [row_id for row_id in ids if row_id not in segments]
     if missing:
         raise DataError(f"segments lack {len(missing)} of {len(ids)} rows, for example row {missing[0]!r}")
-    return np.array([str(segments[own]) for own in ids])
+    return np.array([str(segments[row_id]) for row_id in ids])

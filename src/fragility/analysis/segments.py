@@ -263,17 +263,17 @@ def _write_number(value: float) -> str:
 def _cut_by_value(column: str, values: Floats, names: Mapping[float, str], *, rising: bool) -> Coded:
     """Return the most frequent values as segments, in the order of their numbers or of their frequency."""
     known = ~np.isnan(values)
-    found, counts = np.unique(values[known], return_counts=True)
-    frequent = sorted(range(len(found)), key=lambda i: (-counts[i], names[float(found[i])]))
-    own = frequent[: SHOWN_VALUES if len(found) > SHOWN_VALUES + 1 else None]
+    distinct, counts = np.unique(values[known], return_counts=True)
+    frequent = sorted(range(len(distinct)), key=lambda i: (-counts[i], names[float(distinct[i])]))
+    named = frequent[: SHOWN_VALUES if len(distinct) > SHOWN_VALUES + 1 else None]
     if rising:
-        own = sorted(own)
-    lookup = np.full(len(found), len(own), dtype=np.int64)  # the others
-    lookup[own] = np.arange(len(own))
-    codes = np.full(len(values), len(own) + 1, dtype=np.int64)
-    codes[known] = lookup[np.searchsorted(found, values[known])]
-    shown = [names[float(found[i])] for i in own]
-    return _drop_empty(column, [*shown, f"(other: {len(found) - len(own):,} values)", MISSING], codes)
+        named = sorted(named)
+    lookup = np.full(len(distinct), len(named), dtype=np.int64)  # the others
+    lookup[named] = np.arange(len(named))
+    codes = np.full(len(values), len(named) + 1, dtype=np.int64)
+    codes[known] = lookup[np.searchsorted(distinct, values[known])]
+    shown = [names[float(distinct[i])] for i in named]
+    return _drop_empty(column, [*shown, f"(other: {len(distinct) - len(named):,} values)", MISSING], codes)
 
 
 def _drop_empty(column: str, names: Sequence[str], codes: Integers) -> Coded:
@@ -295,31 +295,31 @@ def segment_rows(source: RowValues, by: Sequence[By], audits: Sequence[Audit]) -
         for column in columns:
             column.add(frame[column.by.column])
         texts = list(map(str, ids))
-        in_order = in_order and all(list(map(str, islice(own, len(ids)))) == texts for own in audited)
+        in_order = in_order and all(list(map(str, islice(ids_of_audit, len(ids)))) == texts for ids_of_audit in audited)
     coded = [column.encode() for column in columns]
-    if in_order and all(not list(islice(own, 1)) for own in audited):
+    if in_order and all(not list(islice(ids_of_audit, 1)) for ids_of_audit in audited):
         return [coded for _ in audits]
     given, keys = IdSpan(), list[npt.NDArray[np.bytes_]]()  # the order differs: match rows by id
     for ids, _ in source.values(names, PART_ROWS):
         given.add(ids)
         keys.append(id_keys(ids))
     places = [_find_places(audit, np.concatenate(keys), given) for audit in audits]
-    return [[replace(one, codes=one.codes[own]) for one in coded] for own in places]
+    return [[replace(one, codes=one.codes[ids_of_audit]) for one in coded] for ids_of_audit in places]
 
 
 def _find_places(audit: Audit, keys: npt.NDArray[np.bytes_], given: IdSpan) -> Integers:
     """Return where the row of each certificate stands among rows with these id keys."""
     order = np.argsort(keys, kind="stable")
-    known, found = keys[order], []
+    known, places_of = keys[order], []
     audited, lacking = IdSpan(), list[object]()
     for batch in audit.batches(["id"]):
         ids = batch.column("id").to_pylist()
-        wanted = id_keys(ids)
-        at = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
+        asked = id_keys(ids)
+        at = np.minimum(np.searchsorted(known, asked), len(known) - 1)
         audited.add(ids)
-        lacking += [ids[i] for i in np.flatnonzero(known[at] != wanted)]
-        found.append(order[at])
-    places = np.concatenate(found)
+        lacking += [ids[i] for i in np.flatnonzero(known[at] != asked)]
+        places_of.append(order[at])
+    places = np.concatenate(places_of)
     if lacking:
         raise DataError(*say_other_rows(len(lacking), len(places), lacking[0], audited, given))
     return places
@@ -472,12 +472,12 @@ class SegmentTally:
         counts = tally.counts["flips_early"].reshape(-1, classes, 3)[:, :, :2]
         p_values = adjust_holm([compare_with_rest(counts.sum(axis=1, keepdims=True), s) for s in range(len(counts))])
         p_within = adjust_holm([compare_with_rest(counts, s) for s in range(len(counts))])
-        found = []
-        for code, own in enumerate(budgets):
-            segment, rows = slice(code * classes, (code + 1) * classes), int(own.sum())
-            middle = int(np.searchsorted(np.cumsum(own), np.ceil(rows / 2)))
+        numbers = []
+        for code, of_segment in enumerate(budgets):
+            segment, rows = slice(code * classes, (code + 1) * classes), int(of_segment.sum())
+            middle = int(np.searchsorted(np.cumsum(of_segment), np.ceil(rows / 2)))
             by_class = [tally.share("flips_early", slice(at, at + 1)) for at in range(segment.start, segment.stop)]
-            found.append(
+            numbers.append(
                 SegmentNumbers(
                     rows=rows,
                     flips_early=tally.share("flips_early", segment),
@@ -489,7 +489,7 @@ class SegmentTally:
                     mean_exposure=tally.mean("confident_mean_exposure", segment).value,
                 )
             )
-        return found
+        return numbers
 
 
 def standardise(by_class: Sequence[Share], weights: Integers) -> float | None:
@@ -506,9 +506,9 @@ def compare_with_rest(counts: Integers, segment: int) -> float | None:
     counts: (segments, strata, 2), rows and those that flip early. With one stratum this is Fisher's test. None if no
     stratum has rows of the segment and of others.
     """
-    own, every = counts[segment], counts.sum(axis=0)
+    of_segment, every = counts[segment], counts.sum(axis=0)
     chances, start, compared = np.ones(1), 0, False
-    for (n, _), (rows, flipping) in zip(own, every, strict=True):
+    for (n, _), (rows, flipping) in zip(of_segment, every, strict=True):
         compared |= bool(0 < n < rows)
         mean, spread = n * flipping / rows if rows else 0.0, math.sqrt(n * flipping) / max(math.sqrt(rows), 1.0)
         low = max(n + flipping - rows, 0, math.floor(mean - TAILS * spread - TAILS))
@@ -517,7 +517,7 @@ def compare_with_rest(counts: Integers, segment: int) -> float | None:
         chances, start = np.convolve(chances, likely), start + int(low)
     if not compared:
         return None
-    seen = int(own[:, 1].sum()) - start
+    seen = int(of_segment[:, 1].sum()) - start
     if not 0 <= seen < len(chances):
         return 0.0
     return min(float(chances[chances <= chances[seen] * (1 + 1e-7)].sum()), 1.0)

@@ -95,18 +95,18 @@ def root_from_proof(leaf: bytes, position: int, count: int, proof: Sequence[byte
     """Return the root that a proof leads to; None where no tree of so many leaves has a proof of this shape."""
     if not 0 <= position < count or len(leaf) != DIGEST_BYTES or any(len(node) != DIGEST_BYTES for node in proof):
         return None
-    found, remaining = hashlib.sha256(LEAF + leaf).digest(), list(proof)
+    reached, remaining = hashlib.sha256(LEAF + leaf).digest(), list(proof)
     while count > 1:
         beside = position ^ 1
         if beside < count:
             if not remaining:
                 return None
             other = remaining.pop(0)
-            left, right = (found, other) if beside > position else (other, found)
-            found = hashlib.sha256(NODE + left + right).digest()
+            left, right = (reached, other) if beside > position else (other, reached)
+            reached = hashlib.sha256(NODE + left + right).digest()
         position //= 2
         count = (count + 1) // 2
-    return None if remaining else found
+    return None if remaining else reached
 
 
 def _hash_leaves(leaves: bytes | bytearray | memoryview) -> bytes:
@@ -145,8 +145,8 @@ class Texts(tuple[str, ...]):
     __slots__ = ()
 
     def __getitem__(self, rows: Any) -> Any:
-        found = super().__getitem__(rows)
-        return Texts(found) if isinstance(rows, slice) else found
+        text = super().__getitem__(rows)
+        return Texts(text) if isinstance(rows, slice) else text
 
 
 def encode(value: Any) -> Any:
@@ -204,9 +204,9 @@ class _Numbers(NamedTuple):
         out[:, -1] = self.words[rows]
         if len(self.wide):
             start, stop, _ = rows.indices(len(self.words))
-            own = (self.wide >= start) & (self.wide < stop)
+            inside = (self.wide >= start) & (self.wide < stop)
             out[:, :-1] = 0
-            out[self.wide[own] - start] = self.exact[own]
+            out[self.wide[inside] - start] = self.exact[inside]
 
 
 class _Texts(NamedTuple):
@@ -345,10 +345,10 @@ def _hash_rows(head: bytes, cells: Sequence[_Numbers | _Texts], n: int) -> Itera
     block[:, 0] = np.frombuffer(head, dtype=WORD)
     for start in range(0, n, size):
         rows = slice(start, min(start + size, n))
-        own = block[: rows.stop - rows.start]
+        part = block[: rows.stop - rows.start]
         for place, column in enumerate(cells, start=1):
-            column.write(own[:, place], rows)
-        yield from hash_pieces(own.reshape(-1).view(np.uint8).data, CELL_BYTES * (1 + len(cells)))
+            column.write(part[:, place], rows)
+        yield from hash_pieces(part.reshape(-1).view(np.uint8).data, CELL_BYTES * (1 + len(cells)))
 
 
 def hash_pieces(data: bytes | memoryview, width: int) -> list[bytes]:

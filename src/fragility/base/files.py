@@ -275,9 +275,9 @@ def read_digested(path: str | os.PathLike[str], digest: str) -> bytes | None:
 
 def stored_size(path: str | os.PathLike[str]) -> int:
     """Return how many bytes a file takes on the disk, or its size if that is less: holes take none."""
-    found = os.stat(path)
-    blocks = getattr(found, "st_blocks", None)
-    return found.st_size if blocks is None else min(found.st_size, 512 * blocks)
+    status = os.stat(path)
+    blocks = getattr(status, "st_blocks", None)
+    return status.st_size if blocks is None else min(status.st_size, 512 * blocks)
 
 
 def read_bounded(path: str | os.PathLike[str], limit: int) -> bytes:

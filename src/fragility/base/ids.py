@@ -25,8 +25,8 @@ def places_by_id(wanted: Sequence[object], given: Sequence[object]) -> tuple[npt
     """Return the place in ``given`` of every wanted id that is there, and the wanted ids that are not."""
     place = {id_text(own_id): index for index, own_id in enumerate(given)}
     at = [place.get(id_text(own_id)) for own_id in wanted]
-    missing = [own_id for own_id, found in zip(wanted, at, strict=True) if found is None]
-    return np.array([found for found in at if found is not None], dtype=np.int64), missing
+    missing = [own_id for own_id, at_place in zip(wanted, at, strict=True) if at_place is None]
+    return np.array([at_place for at_place in at if at_place is not None], dtype=np.int64), missing
 
 
 class IdSpan:
@@ -47,10 +47,10 @@ class IdSpan:
 
     def add(self, ids: Iterable[object]) -> None:
         """Take in the ids of a part."""
-        found = [*self._ends, *map(str, ids)]
-        self._numbers = all(len(own_id) < 20 and own_id.removeprefix("-").isdecimal() for own_id in found)
-        if found:
-            self._ends = [choose(found, key=int if self._numbers else str) for choose in (min, max)]
+        texts = [*self._ends, *map(str, ids)]
+        self._numbers = all(len(own_id) < 20 and own_id.removeprefix("-").isdecimal() for own_id in texts)
+        if texts:
+            self._ends = [choose(texts, key=int if self._numbers else str) for choose in (min, max)]
 
     def __str__(self) -> str:
         return " to ".join(end if self._numbers else repr(end) for end in self._ends) or "none"
@@ -89,11 +89,11 @@ class RowLabels:
 
     def find(self, ids: Sequence[object]) -> list[Any]:
         """Return the labels of the next rows; None for a row without one."""
-        found = [self.values.get(id_text(own_id)) for own_id in ids]
+        labels = [self.values.get(id_text(own_id)) for own_id in ids]
         self._rows += len(ids)
         self._ids.add(ids)
-        self._lacking += [own_id for own_id, label in zip(ids, found, strict=True) if label is None]
-        return found
+        self._lacking += [own_id for own_id, label in zip(ids, labels, strict=True) if label is None]
+        return labels
 
     def check(self) -> None:
         """Refuse labels that lack one of the rows looked up."""
@@ -153,8 +153,8 @@ class SeenIds:
 
     def contains(self, keys: npt.NDArray[np.bytes_]) -> npt.NDArray[np.bool_]:
         """Return which keys belong to ids that were added."""
-        found = np.zeros(len(keys), dtype=bool)
+        seen = np.zeros(len(keys), dtype=bool)
         for run in self._runs:
             place = np.minimum(np.searchsorted(run, keys), len(run) - 1)
-            found |= run[place] == keys
-        return found
+            seen |= run[place] == keys
+        return seen

@@ -59,10 +59,10 @@ def is_genuine(kind: type) -> bool:
     """Return whether a class is the one that its module holds under its name; anyone can write ``__module__``."""
     if not kind.__flags__ & MADE_IN_PYTHON:
         return True
-    found: Any = sys.modules.get(kind.__module__)
+    named: Any = sys.modules.get(kind.__module__)
     for part in kind.__qualname__.split("."):
-        found = getattr(found, part, None)
-    return found is kind
+        named = getattr(named, part, None)
+    return named is kind
 
 
 def is_torch_module(value: Any) -> bool:
@@ -97,8 +97,8 @@ def library_versions(used: Collection[str]) -> dict[str, str]:
     """
     versions = {"python": platform.python_version(), "fragility": _version("fragility") or "unknown"}
     for distribution, module in VERSIONED.items():
-        if (module in used or module in ALWAYS) and (found := _version(distribution)):
-            versions[distribution] = found
+        if (module in used or module in ALWAYS) and (version := _version(distribution)):
+            versions[distribution] = version
     return versions
 
 

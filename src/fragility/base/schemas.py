@@ -126,13 +126,8 @@ def is_digest(value: Any) -> bool:
     return isinstance(value, str) and A_DIGEST.holds(value)
 
 
-def load_document(path: str | os.PathLike[str], schema: type[T], what: str, error: type[FragilityError]) -> T:
-    """Return the document of a JSON file; ``what`` names it in messages, such as "the review policy"."""
-    return read_document(load_json(path, what, error), schema, what, error)
-
-
 def load_json(path: str | os.PathLike[str], what: str, error: type[FragilityError]) -> Any:
-    """Return the plain values of a JSON file, or refuse it in a sentence."""
+    """Return the plain values of a JSON file; ``what`` names it in refusals, such as "the review policy"."""
     try:
         data = read_bounded(path, JSON_LIMIT)
     except (OSError, ValueError) as cause:
@@ -249,11 +244,11 @@ def write_document(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         written = {}
         for field in dataclasses.fields(value):
-            own = getattr(value, field.name)
-            if field.metadata.get("optional") and own == field.default:
+            held = getattr(value, field.name)
+            if field.metadata.get("optional") and held == field.default:
                 continue
             key = _find_key(_list_fields(typing.cast(Any, type(value))).get(name_field(field)))
-            plain = write_document(own)
+            plain = write_document(held)
             written[name_field(field)] = plain if key is None else {entry.pop(key): entry for entry in plain}
         return written
     if isinstance(value, Mapping):
@@ -304,7 +299,7 @@ def _make_checker(schema: type) -> SchemaValidator:
     (node,) = inside["items_schema"]
     definitions = whole.get("definitions", [])
     if node["type"] == "definition-ref":
-        node = next(each for each in definitions if each["ref"] == node["schema_ref"])
+        node = next(definition for definition in definitions if definition["ref"] == node["schema_ref"])
     fields: Any = node["schema"]
     return SchemaValidator({"type": "definitions", "schema": fields, "definitions": definitions}, node.get("config"))
 
@@ -338,12 +333,12 @@ def _make_strict(node: Any, defaults: bool, made: bool) -> None:
         node["strict"] = True
     elif kind == "dataclass":
         fields = {field.name: field for field in dataclasses.fields(node["cls"])}
-        for each in node["schema"]["fields"]:
-            field = fields[each["name"]]
+        for entry in node["schema"]["fields"]:
+            field = fields[entry["name"]]
             if not made:
-                each["validation_alias"] = name_field(field)
-            if each["schema"]["type"] == "default" and not (defaults or field.metadata.get("optional")):
-                each["schema"] = each["schema"]["schema"]
+                entry["validation_alias"] = name_field(field)
+            if entry["schema"]["type"] == "default" and not (defaults or field.metadata.get("optional")):
+                entry["schema"] = entry["schema"]["schema"]
     elif kind == "list":
         node |= {"fail_fast": True, "strict": not made}
     elif kind == "tuple":
@@ -370,8 +365,8 @@ def _list_entries(key: str, value: Any) -> Any:
 def _list_fields(schema: Any) -> dict[str, Any]:
     """Return the type of each field of a dataclass, by its name in the document."""
     hints = typing.get_type_hints(schema, include_extras=True)
-    own = [field for field in dataclasses.fields(schema) if field.init and not field.metadata.get("key")]
-    return {name_field(field): hints[field.name] for field in own}
+    fields = [field for field in dataclasses.fields(schema) if field.init and not field.metadata.get("key")]
+    return {name_field(field): hints[field.name] for field in fields}
 
 
 @cache
@@ -429,11 +424,11 @@ def _refuse(
         return error(f"{what} lacks the field {_join([path, rest])!r}")
     if fault["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
         names = _shorten(", ".join([*(() if steps else more), *_list_fields(_strip(hint))]))
-        told = f"the fields of {path} are" if path else "its fields are"
-        return error(f"{what} has the unknown field {_join([path, rest])!r:.200}; {told} {names}")
+        whose = f"the fields of {path} are" if path else "its fields are"
+        return error(f"{what} has the unknown field {_join([path, rest])!r:.200}; {whose} {names}")
     if isinstance(origin, ValueError):  # several fields do not fit together: said by their owner
-        own = origin if isinstance(origin, FragilityError) else error(str(origin))
-        return error(f"{inside}: ", own) if path else own
+        refusal = origin if isinstance(origin, FragilityError) else error(str(origin))
+        return error(f"{inside}: ", refusal) if path else refusal
     if rest == "[key]":
         return error(f"the names in {inside} must be text, got {show_value(fault['input'])}")
     return error(f"{inside} must be {describe_type(hint, null=not defaults)}, got {show_value(value)}")
@@ -484,7 +479,7 @@ def describe_type(hint: Any, *, null: bool = True) -> str:
     """Return in words what a field of a type holds; null: mention it, where the field may be null."""
     if typing.get_origin(hint) is Annotated:
         inside, *conditions = typing.get_args(hint)
-        words = [each.words for each in conditions if isinstance(each, (Must, Unbounded))]
+        words = [condition.words for condition in conditions if isinstance(condition, (Must, Unbounded))]
         return words[0] if words else describe_type(inside)
     kinds = _list_kinds(hint)
     if len(kinds) > 1:
@@ -527,5 +522,5 @@ def _find_disorder(read: Any, plain: Any, at: str) -> str | None:
         pairs = enumerate(read)
     else:
         return None
-    found = (_find_disorder(value, plain[name], _join([at, name])) for name, value in pairs)
-    return next((place for place in found if place is not None), None)
+    places = (_find_disorder(value, plain[name], _join([at, name])) for name, value in pairs)
+    return next((place for place in places if place is not None), None)

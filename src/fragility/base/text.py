@@ -20,7 +20,7 @@ FORBIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u
 def escape_controls(text: object, *, lines: bool = False) -> str:
     """Return text with its control characters written out, such as ``\\x1b``; with ``lines``, line ends stay."""
     pattern = CONTROL if lines else LINE_CONTROL
-    return pattern.sub(lambda found: found[0].encode("unicode_escape").decode(), str(text))
+    return pattern.sub(lambda match: match[0].encode("unicode_escape").decode(), str(text))
 
 
 def replace_controls(text: object) -> str:
@@ -68,8 +68,10 @@ class BriefRepr:
         name = type(self).__name__
         if type(self).__str__ is not object.__str__:
             return shorten(f"{name}: {self._headline()}", REPR_LENGTH)
-        told = [f"{field.name}={describe_value(getattr(self, field.name))}" for field in _list_shown(self)]
-        return f"{name}({shorten(', '.join(told), REPR_LENGTH)})"
+        fields: tuple[dataclasses.Field[Any], ...] = dataclasses.fields(self) if dataclasses.is_dataclass(self) else ()
+        shown = [field.name for field in fields if field.repr and hasattr(self, field.name)]
+        values = ", ".join(f"{field}={describe_value(getattr(self, field))}" for field in shown)
+        return f"{name}({shorten(values, REPR_LENGTH)})"
 
     def _headline(self) -> str:
         """Return its finding in one line: by default the first line of its text."""
@@ -79,11 +81,6 @@ class BriefRepr:
         if type(self).__str__ is object.__str__:
             return None  # a notebook then shows the repr
         return f"<pre>{html.escape(replace_controls(str(self)))}</pre>"
-
-
-def _list_shown(value: Any) -> list[dataclasses.Field[Any]]:
-    shown = dataclasses.fields(value) if dataclasses.is_dataclass(value) else ()
-    return [field for field in shown if field.repr and hasattr(value, field.name)]
 
 
 def _is_plain(value: Any) -> bool:
@@ -99,12 +96,14 @@ def describe_value(value: Any) -> str:
         return f"<{type(value).__name__} {size}>" if size else shorten(repr(value), REPR_VALUE)
     if isinstance(value, (Mapping, Sequence, Set)) and not isinstance(value, (str, bytes)):
         entries = list(itertools.islice(value, REPR_ENTRIES + 1))
-        told = (
+        words = (
             repr(value)
             if all(map(_is_plain, entries)) and len(value) <= REPR_ENTRIES and not isinstance(value, Mapping)
             else ""
         )
         return (
-            told if told and len(told) <= REPR_VALUE else f"<{len(value)} {'entry' if len(value) == 1 else 'entries'}>"
+            words
+            if words and len(words) <= REPR_VALUE
+            else f"<{len(value)} {'entry' if len(value) == 1 else 'entries'}>"
         )
     return shorten(" ".join(repr(value).split()), REPR_VALUE)

@@ -84,7 +84,7 @@ class ValueCells:
             holds = [origin for origin in origins if field.name in origin]
             alone = all(origin == (field.name,) for origin in holds)
             columns[field.name] = np.array([origin == (field.name,) for origin in origins]) if alone else None
-        unused = frozenset(name for name, own in columns.items() if own is not None and not own.any())
+        unused = frozenset(name for name, moved in columns.items() if moved is not None and not moved.any())
         values, _ = tabulate_catalogue(protocol.modes.catalogue)
         cells = rows.encode(values_frame(values, rows.source.frame)) if values else np.empty((0, rows.width))
         return cls(cells, columns, unused, {})
@@ -93,14 +93,14 @@ class ValueCells:
         self, protocol: Protocol, unknown: tuple[str, ...], draws: int
     ) -> tuple[list[JointValues], ValueStates | None]:
         """Return the values of unknown fields by group, and all of their states; None if there are too many."""
-        found = self.listed.get(unknown)
-        if found is None:
+        listed = self.listed.get(unknown)
+        if listed is None:
             units = choose_units(protocol, unknown)
-            found = units, list_states(units) if count_states(units) <= draws else None
+            listed = units, list_states(units) if count_states(units) <= draws else None
             if len(self.listed) >= MOST_LISTED:
                 self.listed.clear()
-            self.listed[unknown] = found
-        return found
+            self.listed[unknown] = listed
+        return listed
 
 
 def find_changes(
@@ -119,7 +119,7 @@ def find_changes(
     neighbours: training rows whose values are taken instead of the catalogue's. A row's answer depends on no other row.
     """
     rows = oracle.rows
-    found: list[DecisionChange | None] = [None] * len(rows)
+    results: list[DecisionChange | None] = [None] * len(rows)
     patterns: dict[tuple[str, ...], list[int]] = {}
     for place, names in enumerate(unknown):
         if names:
@@ -142,7 +142,7 @@ def find_changes(
                 states = dict.fromkeys(places, shared)
             else:
                 digests = row_digests(rows.source.take(places).columns())
-                states = {p: draw_states(units, draws, own) for p, own in zip(places, digests, strict=True)}
+                states = {p: draw_states(units, draws, digest) for p, digest in zip(places, digests, strict=True)}
             whole = all(cells.columns[name] is not None for name in used)
             changes = (
                 asker.ask_cells(places, units, states)
@@ -151,10 +151,10 @@ def find_changes(
             )
         for place, change in changes:
             ranked = sorted(change.acquire, key=lambda pair: -pair[1])  # stable: ties in the order of the table
-            found[place] = DecisionChange(
+            results[place] = DecisionChange(
                 change.probability, change.low, change.high, change.exact, change.changes_to, (*ranked, *idle)
             )
-    return found
+    return results
 
 
 class _Asker:
@@ -186,10 +186,10 @@ class _Asker:
         for start in range(0, len(places), step):
             some = list(places[start : start + step])
             x = rows.take(some).dense() if len(some) < len(rows) else rows.dense()
-            own = states[some[0]]
-            copies = np.repeat(x[:, None, :], len(own.codes), axis=1)
+            listed = states[some[0]]
+            copies = np.repeat(x[:, None, :], len(listed.codes), axis=1)
             for u, unit in enumerate(units):
-                taken = table[unit.source[own.codes[:, u]]]
+                taken = table[unit.source[listed.codes[:, u]]]
                 for name in unit.fields:
                     copies[:, :, columns[name]] = taken[:, columns[name]]
             p = self._predict(x, copies)
@@ -201,7 +201,7 @@ class _Asker:
                     copies[:, :, columns[name]] = table[unit.source[known]][:, columns[name]]
                     singles[name] = self._predict(x, copies)
             for i, place in enumerate(some):
-                yield place, self._judge(place, units, own, p[i], {name: q[i] for name, q in singles.items()})
+                yield place, self._judge(place, units, listed, p[i], {name: q[i] for name, q in singles.items()})
 
     def _predict(self, x: Floats, copies: Floats) -> Floats:
         return self.oracle.predict_copies(x, copies).reshape(*copies.shape[:2], -1)
@@ -238,15 +238,15 @@ class _Asker:
             owners = np.repeat([place for place, _ in tables[start:stop]], counts[start:stop])
             changed = frame.iloc[owners].reset_index(drop=True)
             for name in self.fields:
-                own = frame[name].iloc[owners].tolist()
+                column = frame[name].iloc[owners].tolist()
                 at = 0
                 for _, values in tables[start:stop]:
                     given = values.get(name)
                     size = len(next(iter(values.values())))
                     if given is not None:
-                        own[at : at + size] = given
+                        column[at : at + size] = given
                     at += size
-                plain = [None if pd.isna(value) else value for value in own]
+                plain = [None if pd.isna(value) else value for value in column]
                 changed[name] = values_frame({name: plain}, frame[[name]])[name]
             p = self._probabilities(changed)
             yield from np.split(p, np.cumsum(counts[start:stop])[:-1])
@@ -294,5 +294,5 @@ class _Asker:
             chance = min(float(states.weight[0] @ differs), 1.0)
             return chance, chance, chance
         chances = estimate_probability(differs[None], states.weight, states.draws)
-        chance, low, high = (min(float(each[0]), 1.0) for each in chances)
+        chance, low, high = (min(float(chance_of_one[0]), 1.0) for chance_of_one in chances)
         return chance, low, high

@@ -54,28 +54,28 @@ def find_standins(rows: EvidenceRows, protocol: Protocol) -> dict[str, Scalar]:
         return {field.name: declared.get(field.name) for field in protocol.fields}
     origins = protocol.evidence.column_fields
     used = {name for fields in origins for name in fields}
-    found: dict[str, Scalar] = {field.name: None for field in protocol.fields if field.name not in used}
-    own = {
+    standins: dict[str, Scalar] = {field.name: None for field in protocol.fields if field.name not in used}
+    columns_of = {
         field.name: np.array([j for j, fields in enumerate(origins) if fields == (field.name,)], dtype=np.int64)
         for field in protocol.fields
     }
     measured = {
-        name: columns[[protocol.columns[j].kind != "nominal" for j in columns]] for name, columns in own.items()
+        name: columns[[protocol.columns[j].kind != "nominal" for j in columns]] for name, columns in columns_of.items()
     }
-    ranges = {each.field: each for each in protocol.modes.ranges if isinstance(each.low, float)}
+    ranges = {one.field: one for one in protocol.modes.ranges if isinstance(one.low, float)}
     numbers = {field.name: field for field in protocol.fields if field.name in ranges and len(measured[field.name])}
     ends = {name: (float(ranges[name].low), float(ranges[name].high)) for name in numbers}
     for name, value in _solve(rows, {name: (*ends[name], int(measured[name][0])) for name in numbers}).items():
-        found[name] = float(round(value)) if numbers[name].type == "integer" else value
-    listed = [field for field in protocol.fields if field.name not in found and len(own[field.name])]
+        standins[name] = float(round(value)) if numbers[name].type == "integer" else value
+    listed = [field for field in protocol.fields if field.name not in standins and len(columns_of[field.name])]
     candidates = {field.name: list(weigh_values(protocol.modes, field.name)) for field in listed}
-    found |= _match(rows, {name: values for name, values in candidates.items() if values}, own)
-    if any(name not in found for name in candidates):  # joint values of a group need not hold the most frequent ones
+    standins |= _match(rows, {name: values for name, values in candidates.items() if values}, columns_of)
+    if any(name not in standins for name in candidates):  # joint values of a group need not hold the most frequent ones
         for name, values in find_categories(rows.model.transformer, rows.source.names).items():
-            if name in candidates and name not in found:
+            if name in candidates and name not in standins:
                 with suppress(FragilityError):  # an encoder behind other steps: these are no raw values
-                    found |= _match(rows, {name: [to_python(value) for value in values]}, own)
-    return found
+                    standins |= _match(rows, {name: [to_python(value) for value in values]}, columns_of)
+    return standins
 
 
 def _encode(rows: EvidenceRows, values: dict[str, list[Scalar]]) -> Floats:
@@ -83,46 +83,48 @@ def _encode(rows: EvidenceRows, values: dict[str, list[Scalar]]) -> Floats:
     return rows.encode(values_frame(values, rows.source.frame))
 
 
-def _solve(rows: EvidenceRows, sought: dict[str, tuple[float, float, int]]) -> dict[str, float]:
-    """Return the number of each field at which its column is nearest to the baseline; sought: low, high, column.
+def _solve(rows: EvidenceRows, searched: dict[str, tuple[float, float, int]]) -> dict[str, float]:
+    """Return the number of each field at which its column is nearest to the baseline; searched: low, high, column.
 
     All fields are searched at once, since no column of one depends on another.
     """
-    if not sought or rows.encode is None:
+    if not searched or rows.encode is None:
         return {}
     places = np.arange(GRID) / (GRID - 1)
     for _ in range(ROUNDS):
-        grids = {name: low + (high - low) * places for name, (low, high, _) in sought.items()}
+        grids = {name: low + (high - low) * places for name, (low, high, _) in searched.items()}
         cells = _encode(rows, {name: list(map(float, grid)) for name, grid in grids.items()})
-        for name, (_, _, column) in sought.items():
+        for name, (_, _, column) in searched.items():
             gap = cells[:, column] - rows.baseline[column]
             crossed = np.flatnonzero((gap[:-1] <= 0.0) != (gap[1:] <= 0.0))
             at = int(crossed[0]) if len(crossed) else int(np.argmin(np.abs(gap)))
             after = min(at + 1, GRID - 1) if len(crossed) else at
-            sought = sought | {name: (float(grids[name][at]), float(grids[name][after]), column)}
-    found = {}
-    ends = _encode(rows, {name: [low, high] for name, (low, high, _) in sought.items()})
-    for name, (low, high, column) in sought.items():
+            searched = searched | {name: (float(grids[name][at]), float(grids[name][after]), column)}
+    numbers = {}
+    ends = _encode(rows, {name: [low, high] for name, (low, high, _) in searched.items()})
+    for name, (low, high, column) in searched.items():
         left, right = ends[:, column]
         part = 0.0 if right == left else (rows.baseline[column] - left) / (right - left)
-        found[name] = low + (high - low) * float(np.clip(part, 0.0, 1.0))
-    return found
+        numbers[name] = low + (high - low) * float(np.clip(part, 0.0, 1.0))
+    return numbers
 
 
-def _match(rows: EvidenceRows, candidates: dict[str, list[Scalar]], own: dict[str, Integers]) -> dict[str, Scalar]:
+def _match(
+    rows: EvidenceRows, candidates: dict[str, list[Scalar]], columns_of: dict[str, Integers]
+) -> dict[str, Scalar]:
     """Return the first value of each field, among its candidates, that is encoded as the baseline."""
     if not candidates or rows.encode is None:
         return {}
     most = max(map(len, candidates.values()))
     padded = {name: [*values, *values[:1] * (most - len(values))] for name, values in candidates.items()}
-    cells, found = _encode(rows, padded), {}
+    cells, matches = _encode(rows, padded), {}
     for name, values in candidates.items():
-        columns = own[name]
-        mine, wanted = cells[: len(values), columns], rows.baseline[columns]
-        same = (np.isnan(mine) & np.isnan(wanted)) | (np.abs(mine - wanted) <= SAME * (1.0 + np.abs(wanted)))
+        columns = columns_of[name]
+        mine, target = cells[: len(values), columns], rows.baseline[columns]
+        same = (np.isnan(mine) & np.isnan(target)) | (np.abs(mine - target) <= SAME * (1.0 + np.abs(target)))
         if same.all(axis=1).any():
-            found[name] = values[int(np.argmax(same.all(axis=1)))]
-    return found
+            matches[name] = values[int(np.argmax(same.all(axis=1)))]
+    return matches
 
 
 # --- putting them into a table -------------------------------------------------------------------------------
@@ -227,10 +229,10 @@ class Decider:
         self, stale: Sequence[Names] | None, ids: Sequence[Hashable], gone: Sequence[tuple[str, ...]]
     ) -> list[tuple[str, ...]]:
         given = _list_names("stale", [()] * len(ids) if stale is None else stale, len(ids))
-        old = [self._read_names("stale", each, own) for each, own in zip(given, ids, strict=True)]
-        for own, lost, aged in zip(ids, gone, old, strict=True):
+        old = [self._read_names("stale", names, row_id) for names, row_id in zip(given, ids, strict=True)]
+        for row_id, lost, aged in zip(ids, gone, old, strict=True):
             if both := set(lost) & set(aged):
-                raise DataError(f"row {own!r} names {min(both)!r} as missing and as stale; name it once")
+                raise DataError(f"row {row_id!r} names {min(both)!r} as missing and as stale; name it once")
         return old
 
     def _read_names(self, what: str, given: Names, row: Hashable) -> tuple[str, ...]:
@@ -239,13 +241,13 @@ class Decider:
             raise DataError(
                 f"the {what} fields of row {row!r} must be a collection of names, such as ['age'], got {given!r}"
             )
-        wanted = list(given)
-        if unknown := sorted(str(name) for name in wanted if name not in self.fields):
+        names = list(given)
+        if unknown := sorted(str(name) for name in names if name not in self.fields):
             raise DataError(
                 f"the {what} fields of row {row!r} name {list_names(unknown)}, which the model does not know; the "
                 f"fields are {', '.join(self.fields)}"
             )
-        return tuple(name for name in self.fields if name in wanted)
+        return tuple(name for name in self.fields if name in names)
 
     # --- rows as they are decided -----------------------------------------------------------------------------
 
@@ -266,17 +268,19 @@ class Decider:
         if table is None:
             raise DataError("a check needs rows in a table or a dense array, got a sparse matrix")
         nulls = {name: table[name].isna().to_numpy(dtype=bool) for name in self.fields}
-        found = self._find_missing(missing, stale, read.ids, lambda i: (name for name in self.fields if nulls[name][i]))
-        wanted = [field for field in self.protocol.fields if any(field.name in each for each in found)]
-        if not wanted:
-            return Completed(read.native, read.ids, found, {})
-        names = [field.name for field in wanted]
+        missing_of = self._find_missing(
+            missing, stale, read.ids, lambda i: (name for name in self.fields if nulls[name][i])
+        )
+        lacking = [field for field in self.protocol.fields if any(field.name in lacked for lacked in missing_of)]
+        if not lacking:
+            return Completed(read.native, read.ids, missing_of, {})
+        names = [field.name for field in lacking]
         standins = self._choose_standins(names, type(read.native), lambda gap: self._probe_table(read, gap))
         changed = {}
-        for field in wanted:
-            gaps = [field.name in each for each in found]
+        for field in lacking:
+            gaps = [field.name in lacked for lacked in missing_of]
             changed[field.name] = fill_column(table[field.name], gaps, standins.get(field.name), field)
-        return Completed(native_like(table.assign(**changed), read), read.ids, found, standins)
+        return Completed(native_like(table.assign(**changed), read), read.ids, missing_of, standins)
 
     def _complete_records(
         self,
@@ -287,18 +291,18 @@ class Decider:
     ) -> Completed:
         """Complete rows that came as mappings, in which a missing field may be absent."""
         own_ids = row_ids(ids, None, len(records))
-        found = self._find_missing(
+        missing_of = self._find_missing(
             missing, stale, own_ids, lambda i: (name for name in self.fields if is_missing(records[i].get(name)))
         )
-        names = [name for name in self.fields if any(name in each for each in found)]
+        names = [name for name in self.fields if any(name in lacked for lacked in missing_of)]
         if not names:
-            return Completed(records, own_ids, found, {})
+            return Completed(records, own_ids, missing_of, {})
         standins = self._choose_standins(names, dict, lambda gap: self._probe_records(records[0], gap))
         completed = [
             {**row, **{name: standins.get(name) for name in lost}} if lost else row
-            for row, lost in zip(records, found, strict=True)
+            for row, lost in zip(records, missing_of, strict=True)
         ]
-        return Completed(completed, own_ids, found, standins)
+        return Completed(completed, own_ids, missing_of, standins)
 
     def _choose_standins(
         self, names: Sequence[str], container: type, probe: Callable[[str | None], Any]
@@ -317,12 +321,12 @@ class Decider:
         """Return whether the model answers when a field is missing; tried once for each container of rows."""
         if self.protocol.baseline == "missing":
             return True  # Protocol.fit has tried it
-        found = self._answered.get((container, name))
-        if found is None:
+        answers = self._answered.get((container, name))
+        if answers is None:
             # A model that cannot answer the complete rows either says nothing about the field.
-            found = self._answers(probe(name)) or not self._answers(probe(None))
-            self._answered = {**self._answered, (container, name): found}
-        return found
+            answers = self._answers(probe(name)) or not self._answers(probe(None))
+            self._answered = {**self._answered, (container, name): answers}
+        return answers
 
     def _answers(self, rows: Any) -> bool:
         try:
@@ -356,9 +360,9 @@ class Decider:
         old = _list_names("stale", [()] * len(ids) if stale is None else stale, len(ids))
         return [
             tuple(name for name in find_nulls(i) if name not in self._read_names("stale", old[i], ids[i]))
-            if each is None
-            else self._read_names("missing", each, ids[i])
-            for i, each in enumerate(given)
+            if names is None
+            else self._read_names("missing", names, ids[i])
+            for i, names in enumerate(given)
         ]
 
     def read(self, rows: Any, ids: Any) -> Rows:
@@ -379,16 +383,16 @@ class Decider:
 
     def find_standins(self, probe: Callable[[], Any]) -> dict[str, Scalar]:
         """Return the stand-in of each field that has one, found once; probe: makes a row in the form of the user's."""
-        found = self._standins
-        if found is None:
+        standins = self._standins
+        if standins is None:
             protocol, model = self.protocol, self.auditor.model
             if protocol.space == "raw" or model.transformer is None or protocol.baseline == "missing":
                 declared = {column.name: column.baseline for column in protocol.columns}
-                found = {name: declared.get(name) for name in self.fields}
+                standins = {name: declared.get(name) for name in self.fields}
             else:
-                found = find_standins(self.auditor.bind(probe(), [0, 1]), protocol)
-            self._standins = found
-        return found
+                standins = find_standins(self.auditor.bind(probe(), [0, 1]), protocol)
+            self._standins = standins
+        return standins
 
     def find_cells(self, bound: EvidenceRows) -> ValueCells:
         """Return the catalogue as cells of rows in this form."""
@@ -424,7 +428,7 @@ def _list_names(what: str, given: Any, rows: int) -> list[Any]:
 
 def known_values(protocol: Protocol) -> dict[str, Scalar]:
     """Return a value of each field of which the protocol knows one."""
-    known: dict[str, Scalar] = {each.field: each.low for each in protocol.modes.ranges}
+    known: dict[str, Scalar] = {one.field: one.low for one in protocol.modes.ranges}
     for field in protocol.fields:
         if listed := list(weigh_values(protocol.modes, field.name)):
             known[field.name] = listed[0]

@@ -232,10 +232,10 @@ class MissingEvaluation(BriefRepr):
         str
             Several lines of text; also what printing shows.
         """
-        told = [describe_line(line) for line in self.by_size]
-        told += [describe_ways(*ways) for ways in zip(self.catalogue, self.by_size, strict=False)]
+        lines = [describe_line(line) for line in self.by_size]
+        lines += [describe_ways(*ways) for ways in zip(self.catalogue, self.by_size, strict=False)]
         if not self.conditional:
-            told.append(
+            lines.append(
                 "Where fields depend on each other, values of the nearest training rows may rank better: conditional, "
                 "with training rows, compares the two on these rows."
             )
@@ -247,10 +247,10 @@ class MissingEvaluation(BriefRepr):
             shares = (f"{line.observed:.1%}", f"{line.expected:.1%}", f"{line.brier:.4f}")
             aurocs = map(format_number, (line.auroc_within, line.auroc_within_confidence))
             cells.append((line.hidden, str(line.pairs), str(line.changed), *shares, *aurocs))
-        told += ["", *align_columns(cells)]
+        lines += ["", *align_columns(cells)]
         if self.skipped:
-            told += ["", *(f"not hidden: {name} ({reason})" for name, reason in self.skipped.items())]
-        return "\n".join(told)
+            lines += ["", *(f"not hidden: {name} ({reason})" for name, reason in self.skipped.items())]
+        return "\n".join(lines)
 
     def __str__(self) -> str:
         return self.to_text()
@@ -318,14 +318,14 @@ def summarise_pairs(
     count, gap = int(units.max()) + 1, p_change - changed
     scores = (p_change, 1.0 - confidence)
     draws = np.random.default_rng(0).multinomial(count, np.full(count, 1.0 / count), size=RESAMPLES)
-    by_row, each = np.bincount(units, gap, count), np.bincount(units, minlength=count)
-    low, high = quantile_interval((draws @ by_row) / (draws @ each))
+    by_row, pairs = np.bincount(units, gap, count), np.bincount(units, minlength=count)
+    low, high = quantile_interval((draws @ by_row) / (draws @ pairs))
     resampled = resampled_aurocs(scores, changed, resamples=RESAMPLES, units=units)
     (own_low, own_high), (plain_low, plain_high) = map(quantile_interval, resampled)
     gain_low, gain_high = quantile_interval(resampled[0] - resampled[1])
     observed = float(changed.mean())
-    own = np.zeros(len(changed), dtype=np.int64) if sets is None else sets
-    within, ranked = rank_within(own, units, scores, changed)
+    set_of_pair = np.zeros(len(changed), dtype=np.int64) if sets is None else sets
+    within, ranked = rank_within(set_of_pair, units, scores, changed)
     (within_low, within_high), (sure_low, sure_high) = map(quantile_interval, within[:, 1:])
     return WithoutLine(
         hidden=hidden,
@@ -364,17 +364,17 @@ def rank_within(sets: Integers, units: Integers, scores: Sequence[Floats], chang
     total, weight = np.zeros((len(scores), 1 + RESAMPLES)), np.zeros((len(scores), 1 + RESAMPLES))
     ranked, count = 0, int(units.max()) + 1
     for place in np.unique(sets):
-        own = np.flatnonzero(sets == place)
-        changes = int(changed[own].sum())
-        if not 0 < changes < len(own):
+        in_set = np.flatnonzero(sets == place)
+        changes = int(changed[in_set].sum())
+        if not 0 < changes < len(in_set):
             continue
         ranked += 1
-        given = [each[own] for each in scores]
-        found = np.empty_like(total)
-        found[:, 0] = [auroc(each, changed[own]) for each in given]
-        found[:, 1:] = resampled_aurocs(given, changed[own], resamples=RESAMPLES, units=units[own], count=count)
-        known = ~np.isnan(found)
-        total += np.where(known, found, 0.0) * changes
+        given = [score[in_set] for score in scores]
+        aurocs = np.empty_like(total)
+        aurocs[:, 0] = [auroc(score, changed[in_set]) for score in given]
+        aurocs[:, 1:] = resampled_aurocs(given, changed[in_set], resamples=RESAMPLES, units=units[in_set], count=count)
+        known = ~np.isnan(aurocs)
+        total += np.where(known, aurocs, 0.0) * changes
         weight += known * changes
     return np.divide(total, weight, out=np.full(total.shape, np.nan), where=weight > 0), ranked
 
@@ -382,15 +382,15 @@ def rank_within(sets: Integers, units: Integers, scores: Sequence[Floats], chang
 def calibrate_pairs(p_change: Floats, changed: Booleans) -> tuple[CalibrationBin, ...]:
     """Return the calibration curve: pairs of P_change 0, then of ten bins of equal width; empty ones are left out."""
     place = np.ceil(np.round(p_change * BINS, 9)).astype(np.int64)  # 0 is a bin of its own
-    found = []
+    bins = []
     for b in np.unique(place).tolist():
-        own = place == b
-        share = share_of(int(changed[own].sum()), int(own.sum()))
+        in_bin = place == b
+        share = share_of(int(changed[in_bin].sum()), int(in_bin.sum()))
         ends = (max(b - 1, 0) / BINS, b / BINS)
-        found.append(
-            CalibrationBin(*ends, share.rows, float(p_change[own].mean()), share.value, share.lower, share.upper)
+        bins.append(
+            CalibrationBin(*ends, share.rows, float(p_change[in_bin].mean()), share.value, share.lower, share.upper)
         )
-    return tuple(found)
+    return tuple(bins)
 
 
 @dataclass(repr=False)

@@ -85,19 +85,19 @@ class HangingFinder:
 
         oracle: of the rows. original: (n,) the decisions. rates: (G,) how often each group fails.
         """
-        found: list[Hanging | None] = [None] * len(oracle.rows)
-        self._read_lattice(oracle, original, rates, found)
-        left = [i for i, one in enumerate(found) if one is None]
+        answers: list[Hanging | None] = [None] * len(oracle.rows)
+        self._read_lattice(oracle, original, rates, answers)
+        left = [i for i, one in enumerate(answers) if one is None]
         for i, one in zip(left, self._ask(oracle, left, certificates), strict=True):
-            found[i] = one
-        return [one for one in found if one is not None]
+            answers[i] = one
+        return [one for one in answers if one is not None]
 
     def _read_lattice(
         self,
         oracle: Oracle,
         original: Integers,
         rates: Floats | None,
-        found: list[Hanging | None],
+        answers: list[Hanging | None],
     ) -> None:
         bound = oracle.rows
         kept = self._find_lattice(bound)
@@ -116,19 +116,19 @@ class HangingFinder:
             for i, place in enumerate(subsets.place.tolist()):
                 own_loss = None if loss is None else float(loss[i])
                 if not sizes[i].any():
-                    found[place] = Hanging((), NONE_AT_ALL, own_loss)
+                    answers[place] = Hanging((), NONE_AT_ALL, own_loss)
                     continue
                 smallest = int(np.flatnonzero(sizes[i])[0])
                 sets = subsets.list_sets(i, smallest, smallest, min(MOST_SETS, int(sizes[i, smallest])))
-                found[place] = Hanging(tuple(name_groups(gone, names) for gone in sets), MINIMUM, own_loss)
+                answers[place] = Hanging(tuple(name_groups(gone, names) for gone in sets), MINIMUM, own_loss)
 
     def _find_lattice(self, bound: EvidenceRows) -> WholeLattice | None:
         for baseline, lattice in self._kept:
             if baseline is bound.baseline:
                 return lattice
-        found = find_lattice(bound, self.protocol, self.engine, DEFAULT_BYTE_BUDGET)
-        self._kept = ((bound.baseline, found), *self._kept)[:KEPT]
-        return found
+        read = find_lattice(bound, self.protocol, self.engine, DEFAULT_BYTE_BUDGET)
+        self._kept = ((bound.baseline, read), *self._kept)[:KEPT]
+        return read
 
     def _ask(self, oracle: Oracle, places: list[int], certificates: Sequence[Certificate]) -> list[Hanging]:
         """Ask about single groups, pairs and so on, as far as the budget goes."""
@@ -137,15 +137,15 @@ class HangingFinder:
         asked = oracle.take(places)
         answers = Answers(asked.rows, self.protocol, asked.rows.n_groups)
         search_by_asking(answers, asked, np.arange(len(places)), "exact", 1, BUDGET, DEFAULT_BYTE_BUDGET, None)
-        sets, found = answers.finish(), []
+        sets, results = answers.finish(), []
         for i, place in enumerate(places):
             path = certificates[place].failing_groups
-            state, own = sets.state[i], sets.groups(i)
-            if not own and path:  # the path is one way to lose it
-                own = tuple(name for name in self.protocol.group_names if name in path)
+            state, groups = sets.state[i], sets.groups(i)
+            if not groups and path:  # the path is one way to lose it
+                groups = tuple(name for name in self.protocol.group_names if name in path)
                 state = MINIMUM if int(sets.searched_size[i]) >= len(path) - 1 else UPPER_BOUND
-            found.append(Hanging((own,) if own else (), state, None))
-        return found
+            results.append(Hanging((groups,) if groups else (), state, None))
+        return results
 
 
 def _settle_smallest(sizes: Integers) -> Integers:

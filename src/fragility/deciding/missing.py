@@ -150,9 +150,9 @@ def choose_sets(fields: Sequence[str], together: int, most: int) -> list[tuple[s
 def read_sets(given: Sequence[Collection[str]] | Outages, fields: Sequence[str]) -> list[tuple[str, ...]]:
     """Return declared sets of fields, each in the order of the table; refuse a field that is not known."""
     declared = given.patterns if isinstance(given, Outages) else given
-    found = []
-    for each in declared:
-        names = {each} if isinstance(each, str) else set(each)
+    sets = []
+    for declared_set in declared:
+        names = {declared_set} if isinstance(declared_set, str) else set(declared_set)
         if unknown := sorted(str(name) for name in names if name not in fields):
             raise DataError(
                 f"a set of fields names {unknown[0]!r}, which the model does not know; the fields are "
@@ -160,10 +160,10 @@ def read_sets(given: Sequence[Collection[str]] | Outages, fields: Sequence[str])
             )
         if not names:
             raise DataError("a set of fields to hide must name at least one field, got an empty one")
-        found.append(tuple(name for name in fields if name in names))
-    if not found:
+        sets.append(tuple(name for name in fields if name in names))
+    if not sets:
         raise DataError("at least one set of fields to hide is needed, got none")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(sets))
 
 
 class HiddenSet(NamedTuple):

@@ -140,29 +140,29 @@ class Check(BriefRepr):
             opening += f", decided without {join_names(self.missing)}"
         if self.stale:
             opening += f"{' and' if self.missing else ', decided'} on stale values of {join_names(self.stale)}"
-        told = [opening]
+        lines = [opening]
         if self.stand_ins:
-            told.append(describe_standins(self.stand_ins))
+            lines.append(describe_standins(self.stand_ins))
         if self.p_change is not None and self.p_change_low is not None and self.p_change_high is not None:
             interval = None if self.p_change_exact else (self.p_change_low, self.p_change_high)
-            told.append(describe_change((*self.missing, *self.stale), self.p_change, interval, self.changes_to))
+            lines.append(describe_change((*self.missing, *self.stale), self.p_change, interval, self.changes_to))
             if len(self.acquire) > 1 and self.acquire[0][1] > 0.0:
-                told.append(describe_acquire(*self.acquire[0], self.p_change))
+                lines.append(describe_acquire(*self.acquire[0], self.p_change))
         budget = self.certificate.flip_budget if self.certificate.flipped else None
         if self.failing_sets:
             smallest = describe_smallest(self.failing_sets_state, self.failing_sets[0], len(self.failing_sets), budget)
-            told.append(f"it hangs on {smallest}")
+            lines.append(f"it hangs on {smallest}")
         elif self.failing_sets_state == NONE_AT_ALL:
-            told.append("no loss of whole groups flips it")
+            lines.append("no loss of whole groups flips it")
         else:
-            told.append(f"smallest failing set: {self.failing_sets_state}")
+            lines.append(f"smallest failing set: {self.failing_sets_state}")
         if self.failure_probability is not None:
-            told.append(describe_failure(self.failure_probability, str(self.failure_condition), self.failure_interval))
-        told.append("exposure: " + ", ".join(f"{mode} {value:.2f}" for mode, value in self.exposure.items()))
-        told += [] if self.intervals is None else describe_intervals([*self.intervals.values()])
+            lines.append(describe_failure(self.failure_probability, str(self.failure_condition), self.failure_interval))
+        lines.append("exposure: " + ", ".join(f"{mode} {value:.2f}" for mode, value in self.exposure.items()))
+        lines += [] if self.intervals is None else describe_intervals([*self.intervals.values()])
         if self.review is not None:
-            told.append("the policy sends it to review" if self.review else "the policy does not send it to review")
-        return told
+            lines.append("the policy sends it to review" if self.review else "the policy does not send it to review")
+        return lines
 
     def __str__(self) -> str:
         first, *others = self.sentences()

@@ -66,15 +66,15 @@ class JointValues:
         weights: dict[tuple[Scalar, ...], float] = {}
         source: dict[tuple[Scalar, ...], int] = {}
         for r, (values, count) in enumerate(zip(entry.values, entry.counts, strict=True)):
-            own = tuple(values[place] for place in places)
-            weights[own] = weights.get(own, 0.0) + count / sum(entry.counts)
-            source.setdefault(own, r)
+            joint = tuple(values[place] for place in places)
+            weights[joint] = weights.get(joint, 0.0) + count / sum(entry.counts)
+            source.setdefault(joint, r)
         return cls(tuple(unknown), tuple(weights), np.array([*weights.values()]), np.array([*source.values()]))
 
     def code_field(self, field: str) -> Integers:
         """Return (k,) the first value that holds the same of one field: equal numbers are equal values of the field."""
-        own = [value[self.fields.index(field)] for value in self.values]
-        return np.array([own.index(each) for each in own], dtype=np.int64)
+        of_field = [value[self.fields.index(field)] for value in self.values]
+        return np.array([of_field.index(each) for each in of_field], dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,12 +102,12 @@ def choose_units(protocol: Protocol, unknown: Sequence[str]) -> list[JointValues
             "fields, or ",
             Advice("give training rows and conditional=True", "name training rows by --train, with --conditional"),
         )
-    found = []
+    units = []
     for entry in protocol.modes.catalogue:
-        own = [name for name in entry.fields if name in unknown]
-        if own:
-            found.append(JointValues.of_catalogue(entry, own))
-    return found
+        fields = [name for name in entry.fields if name in unknown]
+        if fields:
+            units.append(JointValues.of_catalogue(entry, fields))
+    return units
 
 
 def check_draws(draws: int) -> None:
@@ -204,15 +204,15 @@ class Neighbours:
             raise DataError(f"no training row holds all of {', '.join(map(repr, unknown))}; give rows that do")
         known = [name for name in self.fields if name not in unknown and name not in unread]
         step = rows_within(DISTANCE_BYTES, len(complete), copies=3)
-        found = []
+        joint_values = []
         for start in range(0, len(table), step):
             part = table.iloc[start : start + step]
             distance = np.zeros((len(part), len(complete)))
             for name in known:
                 distance += self._differences(part[name], name, complete)
-            for own in distance:
-                found.append(self._joint_values(complete[_take_smallest(own, NEAREST)], tuple(unknown)))
-        return found
+            for to_row in distance:
+                joint_values.append(self._joint_values(complete[_take_smallest(to_row, NEAREST)], tuple(unknown)))
+        return joint_values
 
     def _differences(self, column: pd.Series, name: str, places: Any) -> Floats:
         """Return (m, t) squared differences of one field."""
@@ -223,8 +223,8 @@ class Neighbours:
             squared = apart * apart
         else:
             codes, known = self.codes[name]
-            own = np.array([known.get(to_python(value), -2) if not is_missing(value) else -1 for value in column])
-            squared = (own[:, None] != codes[places]).astype(np.float64)
+            row_codes = np.array([known.get(to_python(value), -2) if not is_missing(value) else -1 for value in column])
+            squared = (row_codes[:, None] != codes[places]).astype(np.float64)
         return np.where(gone & theirs, 0.0, np.where(gone | theirs, 1.0, squared))
 
     def _joint_values(self, places: Any, unknown: tuple[str, ...]) -> JointValues:

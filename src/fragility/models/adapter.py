@@ -227,27 +227,27 @@ class Model(BriefRepr):
         tuple of str or None
             As :attr:`columns`.
         """
-        own = self.columns
-        if own is None or set(own) <= set(names) or not _rewrites_names(self.estimator):
-            return own
-        found: dict[str, list[str]] = {}
+        columns = self.columns
+        if columns is None or set(columns) <= set(names) or not _rewrites_names(self.estimator):
+            return columns
+        given: dict[str, list[str]] = {}
         for name in names:
-            found.setdefault(name.replace(" ", "_"), []).append(name)
-        if any(len(found.get(name, ())) > 1 for name in own):
-            first = next(name for name in own if len(found.get(name, ())) > 1)
+            given.setdefault(name.replace(" ", "_"), []).append(name)
+        if any(len(given.get(name, ())) > 1 for name in columns):
+            first = next(name for name in columns if len(given.get(name, ())) > 1)
             raise ModelError(
-                f"LightGBM calls a column {first!r}, and the rows have {' and '.join(map(repr, found[first]))}, which "
+                f"LightGBM calls a column {first!r}, and the rows have {' and '.join(map(repr, given[first]))}, which "
                 "are the same name to it; leave all but one out, or rename them"
             )
-        return tuple(found.get(name, [name])[0] for name in own)
+        return tuple(given.get(name, [name])[0] for name in columns)
 
     @cached_property
     def n_columns(self) -> int | None:
         """Number of raw columns the model was fitted on, where it knows."""
-        own = _column_count(self.estimator)
-        if own is None and self.signature is not None and all(column.required for column in self.signature.columns):
+        count = _column_count(self.estimator)
+        if count is None and self.signature is not None and all(column.required for column in self.signature.columns):
             return len(self.signature.columns)
-        return own
+        return count
 
     @property
     def votes(self) -> int | None:
@@ -344,10 +344,10 @@ def predict_labels(model: Model, rows: Any, *, to_head: bool) -> Integers | None
     # A booster's or a function's output is no decision, nor is a torch module's.
     if not hasattr(giver, "predict_proba") or not callable(getattr(giver, "predict", None)):
         return None
-    own = getattr(giver, "classes_", None)
-    known = [to_python(label) for label in (model.classes if own is None else own)]
+    classes = getattr(giver, "classes_", None)
+    known = [to_python(label) for label in (model.classes if classes is None else classes)]
     indices = label_indices(giver.predict(copy_rows(rows)), known, len_of(rows))
-    if indices is None and own is not None:
+    if indices is None and classes is not None:
         raise ModelError(
             f"{type_name(giver)}.predict must give one of the classes {known!r} for each row; it gives something "
             "else, so its decisions cannot be certified"
@@ -360,9 +360,9 @@ def confirm_link(model: Model, matrix: Any) -> Model:
     if model.head_link is not Link.RAW_SCORE or not hasattr(model.head, "predict_proba"):
         return model
     asking = replace(model, head_link=Link.PREDICT_PROBA, output=None)
-    own = asking.head_probabilities(matrix)
+    probabilities = asking.head_probabilities(matrix)
     try:
-        gap = float(np.abs(own - model.head_probabilities(matrix)).max(initial=0.0))
+        gap = float(np.abs(probabilities - model.head_probabilities(matrix)).max(initial=0.0))
     except Exception:  # an unusual setting of a known model: its own probabilities are the authority
         gap = np.inf
     if gap <= LINK_TOLERANCE:
@@ -467,9 +467,9 @@ def _check_names(known: list[Any], declared: list[Any]) -> None:
     """Refuse declared classes that contradict the model's own; names for classes 0, 1, ... are welcome."""
     if len(known) != len(declared):
         raise ModelError(f"the model has {len(known)} classes, but classes names {len(declared)}: {declared!r}")
-    own, given = [str(label) for label in known], [str(label) for label in declared]
+    of_model, given = [str(label) for label in known], [str(label) for label in declared]
     numbered = known == list(range(len(known)))
-    if own != given and (not numbered or set(own) == set(given)):
+    if of_model != given and (not numbered or set(of_model) == set(given)):
         raise ModelError(
             f"the model's own classes are {known!r}, in the order of its probability columns, but classes says "
             f"{declared!r}; leave classes out"

@@ -92,11 +92,11 @@ def _describe_container(value: Any) -> Parts:
 def _describe_array(value: np.ndarray[Any, Any]) -> Parts:
     shape, names = list(value.shape), value.dtype.names
     if type(value) not in (np.ndarray, np.memmap):  # its operators, such as the * of a matrix, may mean something else
-        own = [_in_order(getattr(value, "__dict__", {}))] if not _is_library(type(value).__module__) else []
+        attributes = [_in_order(getattr(value, "__dict__", {}))] if not _is_library(type(value).__module__) else []
         held = [value.view(np.ndarray)]
         if isinstance(value, np.ma.MaskedArray):
             held = [np.asarray(value.filled()), np.ma.getmaskarray(value)]
-        return Parts("array subclass", [type(value), *held, *own])
+        return Parts("array subclass", [type(value), *held, *attributes])
     if value.dtype == object:
         return Parts("array of objects", [shape, list(value.ravel())])
     if names:  # the bytes of padding between fields are undefined
@@ -108,9 +108,9 @@ def _describe_array(value: np.ndarray[Any, Any]) -> Parts:
 def _describe_sparse(value: Any) -> Parts:
     cells = value.tocoo(copy=True)
     cells.sum_duplicates()
-    own = [] if _is_library(type(value).__module__) else [_in_order(vars(value))]
+    attributes = [] if _is_library(type(value).__module__) else [_in_order(vars(value))]
     # The type counts: * multiplies the cells of a sparse array, and is the product of sparse matrices.
-    return Parts("sparse", [type(value), list(value.shape), *cells.coords, cells.data, *own])
+    return Parts("sparse", [type(value), list(value.shape), *cells.coords, cells.data, *attributes])
 
 
 def _describe_pandas(value: Any) -> Parts:
@@ -264,8 +264,8 @@ def _describe_native_function(value: Any) -> Parts:
     module: str | None
     if isinstance(value, np.ufunc):
         homes = [module for module in ("numpy", "scipy.special") if module in sys.modules]
-        found = [module for module in homes if getattr(sys.modules[module], value.__name__, None) is value]
-        module, name, known = (found or ["numpy"])[0], value.__name__, bool(found)
+        modules = [module for module in homes if getattr(sys.modules[module], value.__name__, None) is value]
+        module, name, known = (modules or ["numpy"])[0], value.__name__, bool(modules)
     else:
         holder = getattr(value, "__objclass__", None) or (owner if isinstance(owner, type) else None)
         module = getattr(value, "__module__", None) or getattr(holder, "__module__", None)
@@ -277,11 +277,13 @@ def _describe_class(value: type) -> Parts:
     if _is_library(value.__module__) and is_genuine(value):
         return Parts("library class", [value.__module__, value.__qualname__])
     if issubclass(value, enum.Enum):
-        own = {name: member.value for name, member in value.__members__.items()}
-        own |= {n: p for n, p in vars(value).items() if isinstance(p, METHODS) and getattr(enum.Enum, n, None) is not p}
+        parts = {name: member.value for name, member in value.__members__.items()}
+        parts |= {
+            n: p for n, p in vars(value).items() if isinstance(p, METHODS) and getattr(enum.Enum, n, None) is not p
+        }
     else:
-        own = {n: p for n, p in vars(value).items() if n not in CLASS_BOOKKEEPING and not isinstance(p, SLOTS)}
-    return Parts("class", [value.__name__, list(value.__bases__), _in_order(own)])
+        parts = {n: p for n, p in vars(value).items() if n not in CLASS_BOOKKEEPING and not isinstance(p, SLOTS)}
+    return Parts("class", [value.__name__, list(value.__bases__), _in_order(parts)])
 
 
 # --- objects, by the state they would be rebuilt from, without what use left in them ----------------------------
@@ -515,9 +517,9 @@ def describe(value: Any) -> Parts:
     while (inner := answers_for(value)) is not None:
         value = inner
     for description in _descriptions_of(type(value)):  # type: ignore[arg-type]
-        found = description(value)
-        if found is not None:
-            return found
+        described = description(value)
+        if described is not None:
+            return described
     return _describe_object(value)
 
 

@@ -111,9 +111,9 @@ class _Walk:
     def _close(self, closed: _Open) -> None:
         digest, place = closed.digest(), closed.place
         while closed.reaches == place and len(self._unsettled) > place:
-            member, own = self._unsettled.popitem()
-            within = chunk("member", digest + str(own - place).encode())
-            self._settled[member] = digest if own == place else hashlib.sha256(within).digest()
+            member, at = self._unsettled.popitem()
+            within = chunk("member", digest + str(at - place).encode())
+            self._settled[member] = digest if at == place else hashlib.sha256(within).digest()
         parent = self._open[-1]
         parent.reaches = min(parent.reaches, closed.reaches)
         parent.add(chunk("node", digest))

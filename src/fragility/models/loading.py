@@ -255,12 +255,12 @@ def _load_package(folder: Path, text: str, declared: _Declared) -> Model:
     try:
         if not folder.is_dir():
             raise ModelError("there is no folder of an MLflow model")
-        found = find_artefact(folder)
+        model_file = find_artefact(folder)
     except ModelError as error:
         raise ModelError(f"cannot load the MLflow model {text!r}: ", error) from error
-    modules = folder if found.code is None else found.code
-    model = _load_kind(found.path, found.kind, text, declared, modules, found.outputs)
-    return model if found.signature is None else model.with_signature(found.signature)
+    modules = folder if model_file.code is None else model_file.code
+    model = _load_kind(model_file.path, model_file.kind, text, declared, modules, model_file.outputs)
+    return model if model_file.signature is None else model.with_signature(model_file.signature)
 
 
 def _load_kind(
@@ -306,8 +306,8 @@ def _describe_unknown(path: Path) -> tuple[str | Advice, ...]:
 def _check_is_xgboost(path: Path) -> None:
     """Refuse the JSON files of other boosters by name; XGBoost's parser would only report a syntax error."""
     with path.open("rb") as stream:
-        found = re.match(rb'\s*\{\s*"(\w+)"', stream.read(1000))
-    first = found[1].decode() if found else ""
+        match = re.match(rb'\s*\{\s*"(\w+)"', stream.read(1000))
+    first = match[1].decode() if match else ""
     if first in CATBOOST_KEYS:
         raise ModelError(f"{path.name} is a CatBoost model in JSON; save it as .cbm, with save_model('model.cbm')")
     if first in LIGHTGBM_KEYS:

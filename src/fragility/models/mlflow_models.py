@@ -80,23 +80,23 @@ class ModelSignature:
         """Names of the columns that rows must have."""
         return tuple(column.name for column in self.columns if column.required and column.name is not None)
 
-    def fit_to(self, own: Sequence[str] | None) -> ModelSignature:
+    def fit_to(self, columns: Sequence[str] | None) -> ModelSignature:
         """Return the signature in the order of the model's own columns; ModelError if the two contradict each other.
 
         LightGBM replaces blanks in names, and numbers the columns of an array; such columns go by position.
         """
         names = self.names
-        if own is None or names is None:
-            if own is not None and len(own) != len(self.columns):
+        if columns is None or names is None:
+            if columns is not None and len(columns) != len(self.columns):
                 raise ModelError(
                     f"the model's MLflow signature has {len(self.columns)} columns, and the model was fitted on "
-                    f"{len(own)}; log the model again with the signature of its own training rows"
+                    f"{len(columns)}; log the model again with the signature of its own training rows"
                 )
             return self
         by_position = [re.sub(r"\s", "_", name) for name in names], [f"Column_{i}" for i in range(len(names))]
-        if list(own) in by_position:
+        if list(columns) in by_position:
             return self
-        unknown = [name for name in names if name not in own] or [name for name in own if name not in names]
+        unknown = [name for name in names if name not in columns] or [name for name in columns if name not in names]
         if unknown:
             here, there = ("lists", "does not know") if unknown[0] in names else ("lacks", "was fitted on")
             raise ModelError(
@@ -104,7 +104,7 @@ class ModelSignature:
                 "model again with the signature of its own training rows"
             )
         by_name = {column.name: column for column in self.columns}
-        return replace(self, columns=tuple(by_name[name] for name in own))
+        return replace(self, columns=tuple(by_name[name] for name in columns))
 
 
 def read_signature(inputs: Any) -> ModelSignature:
@@ -238,7 +238,7 @@ def _find_file(folder: Path, flavour: str, settings: Mapping[str, Any]) -> tuple
         kind = ".pt2" if (data / "model.pt2").exists() else ".pth"
         return inside(folder, f"{data.relative_to(folder.resolve()).as_posix()}/model{kind}"), kind
     path = inside(folder, settings.get("pickled_model" if flavour == "sklearn" else "data"))
-    own = path.suffix.lower()
+    suffix = path.suffix.lower()
     if flavour == "onnx":
         return path, ".onnx"
     if flavour == "catboost":
@@ -247,9 +247,9 @@ def _find_file(folder: Path, flavour: str, settings: Mapping[str, Any]) -> tuple
         return path, ".cbm"
     if flavour == "xgboost":
         return path, ".json" if _starts_as_json(path) else ".ubj"
-    if flavour == "lightgbm" and own not in (".pkl", ".skops"):
+    if flavour == "lightgbm" and suffix not in (".pkl", ".skops"):
         return path, ".txt"
-    how = settings.get("serialization_format", "pickle" if own != ".skops" else "skops")
+    how = settings.get("serialization_format", "pickle" if suffix != ".skops" else "skops")
     if how not in SERIALISED:
         raise ModelError(f"its {flavour} file has the format {how!r:.50}; known ones are {', '.join(SERIALISED)}")
     return path, SERIALISED[how]
@@ -296,10 +296,10 @@ def fetch_model(address: str) -> Iterator[Path]:
     home = tempfile.mkdtemp(prefix="fragility-mlflow-")
     try:
         try:
-            found = mlflow.artifacts.download_artifacts(artifact_uri=address, dst_path=home)
+            folder = mlflow.artifacts.download_artifacts(artifact_uri=address, dst_path=home)
         except Exception as error:  # of the client, of the store, of the network
             raise ModelError(f"MLflow does not find the model {address!r}: {first_line(error)}") from error
-        yield Path(found)
+        yield Path(folder)
     finally:
         shutil.rmtree(home, ignore_errors=True)
 
@@ -348,9 +348,9 @@ def load_pyfunc(
     # Its function may open its files at any call, and a fetched folder is removed after loading.
     home = tempfile.mkdtemp(prefix="fragility-mlflow-")
     try:
-        own = Path(shutil.copytree(folder, Path(home) / "model"))
-        loaded = mlflow.pyfunc.load_model(str(own), suppress_warnings=True)
-        model = PyfuncModel(loaded.predict, digest_files(own), labels)
+        copy = Path(shutil.copytree(folder, Path(home) / "model"))
+        loaded = mlflow.pyfunc.load_model(str(copy), suppress_warnings=True)
+        model = PyfuncModel(loaded.predict, digest_files(copy), labels)
     except BaseException:
         shutil.rmtree(home, ignore_errors=True)
         raise
@@ -370,7 +370,7 @@ def name_answers(outputs: ModelSignature | None, classes: Sequence[ClassLabel] |
 def digest_files(folder: Path) -> str:
     """Return a digest over the names and contents of a folder's files, records of MLflow's aside."""
     hasher = hashlib.sha256()
-    for path in sorted(each for each in folder.rglob("*") if each.is_file()):
+    for path in sorted(file for file in folder.rglob("*") if file.is_file()):
         name = path.relative_to(folder).as_posix()
         if name not in RECORDS and "__pycache__" not in path.parts:
             content = hashlib.sha256(path.read_bytes()).digest()
@@ -387,9 +387,9 @@ LABELS = (
 def read_answers(answers: Any, classes: Sequence[ClassLabel] | None) -> Floats:
     """Return a function's answers (n, C) as numbers; the columns of a table are put in the order of the classes."""
     if isinstance(answers, pd.DataFrame) and classes is not None:
-        names, wanted = [str(name) for name in answers.columns], [str(label) for label in classes]
-        if names != wanted and sorted(names) == sorted(wanted):
-            answers = answers.iloc[:, [names.index(name) for name in wanted]]
+        names, expected = [str(name) for name in answers.columns], [str(label) for label in classes]
+        if names != expected and sorted(names) == sorted(expected):
+            answers = answers.iloc[:, [names.index(name) for name in expected]]
     values = np.asarray(answers)
     if values.ndim < 2 or values.shape[1] == 1:
         example = next(iter(values.reshape(-1).tolist()), None)

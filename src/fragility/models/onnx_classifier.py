@@ -99,15 +99,12 @@ class OnnxClassifier:
         except MALFORMED as error:
             raise GraphError(f"an operator behind its outputs is damaged ({name_error(error)})") from error
         self.classes_ = self.outputs.classes
-        widths = [each.width for each in self.inputs]
+        widths = [one.width for one in self.inputs]
         if None in widths and len(widths) > 1:
             raise GraphError("it has several inputs, one of which does not say how many columns it takes")
         self.n_features_in_ = None if None in widths else sum(width or 0 for width in widths)
         if len(widths) > 1 and set(widths) == {1}:
-            self.feature_names_in_ = np.array([each.name for each in self.inputs], dtype=object)
-        self._prepare()
-
-    def _prepare(self) -> None:
+            self.feature_names_in_ = np.array([one.name for one in self.inputs], dtype=object)
         self._lock = threading.Lock()
         self._sessions: dict[str, Any] = {}
 
@@ -148,12 +145,12 @@ class OnnxClassifier:
     def find_trees(self) -> TreeScore | None:
         """Return the tree ensemble that this file is, if it is one and its columns go through nothing else."""
         try:
-            found = _Graph(read_graph(self.data)).find_trees(self.outputs, self.inputs)
+            read = _Graph(read_graph(self.data)).find_trees(self.outputs, self.inputs)
         except (GraphError, *MALFORMED):
             return None
-        if found is None:
+        if read is None:
             return None
-        trees, link, n_outputs = found
+        trees, link, n_outputs = read
         return TreeScore(trees, link, n_outputs, self.n_features_in_ or int(trees.column.max()) + 1)
 
     @property
@@ -198,27 +195,22 @@ class OnnxClassifier:
         names: list[str] | None = None
         if hasattr(rows, "columns"):
             names = [str(name) for name in rows.columns]
-            cells = [_column_cells(rows[name]) for name in rows.columns]
+            cells = [np.asarray(rows[name].to_numpy()) for name in rows.columns]
         else:
             matrix = np.asarray(rows)
             cells = list(matrix.T)
         if self.n_features_in_ is not None and len(cells) != self.n_features_in_:
             raise DataError(f"the ONNX file takes {self.n_features_in_} columns, the rows have {len(cells)}")
         feeds, place = {}, 0
-        for each in self.inputs:
-            width = each.width or len(cells)
+        for entry in self.inputs:
+            width = entry.width or len(cells)
             columns = [
-                _convert(cells[j], each, names[j] if names is not None else f"x{j}")
+                _convert(cells[j], entry, names[j] if names is not None else f"x{j}")
                 for j in range(place, place + width)
             ]
-            feeds[each.name] = columns[0] if each.flat else np.stack(columns, axis=1)
+            feeds[entry.name] = columns[0] if entry.flat else np.stack(columns, axis=1)
             place += width
         return feeds, len(cells[0]) if cells else 0
-
-
-def _column_cells(column: Any) -> npt.NDArray[Any]:
-    """Return a column of a pandas or polars table as an array."""
-    return np.asarray(column.to_numpy())
 
 
 def _convert(cells: npt.NDArray[Any], to: Input, name: str) -> npt.NDArray[Any]:
@@ -332,24 +324,24 @@ class _Graph:
         if given != inputs[0].name or not narrowed:
             return None
         trees, held = read_trees(node), attributes_of(node)
-        found = np.unique(trees.weight_output)
+        voted = np.unique(trees.weight_output)
         if node.op_type == "TreeEnsembleRegressor":
             plain = held.get("aggregate_function", "SUM") == "SUM" and held.get("post_transform", "NONE") == "NONE"
             targets = int(held.get("n_targets", 1))
-            known = score is not None and plain and bool((found == np.arange(targets)).all())
+            known = score is not None and plain and bool((voted == np.arange(targets)).all())
             return (trees, "sigmoid" if targets == 1 else "softmax", targets) if known else None
         n_classes = len(_class_labels(node) or ())
         linked = score is not None or self.count_votes(outputs.probabilities) is not None
         if not linked or trees.weight_output.max() >= n_classes:
             return None
-        if len(found) == 1 and n_classes == 2:  # both for a sum of votes and for a logit, whichever class it names
+        if len(voted) == 1 and n_classes == 2:  # both for a sum of votes and for a logit, whichever class it names
             trees = trees._replace(weight_output=np.zeros_like(trees.weight_output))
             return trees, "average" if score is None else "sigmoid", 1
         if n_classes == 2 and trees.base.any():
             return None
         if score is not None and score.column is not None:  # the second class's half of opposed scores
-            own = trees.weight_output == 1
-            half = (trees.weight_node[own], np.zeros(int(own.sum()), dtype=np.int64), trees.weight[own])
+            second = trees.weight_output == 1
+            half = (trees.weight_node[second], np.zeros(int(second.sum()), dtype=np.int64), trees.weight[second])
             return trees._replace(weight_node=half[0], weight_output=half[1], weight=half[2]), "sigmoid", 1
         return trees, "average" if score is None else "softmax", n_classes
 
@@ -405,7 +397,7 @@ def _are_opposed(trees: Trees) -> bool:
     both = [trees.weight_output == output for output in (0, 1)]
     if (trees.weight_output > 1).any() or both[0].sum() != both[1].sum():
         return False
-    first, second = ((trees.weight_node[own], trees.weight[own]) for own in both)
+    first, second = ((trees.weight_node[of_output], trees.weight[of_output]) for of_output in both)
     base = np.broadcast_to(trees.base, 2) if len(trees.base) in (0, 1, 2) and trees.base.any() else np.zeros(2)
     return bool((first[0] == second[0]).all() and (first[1] == -second[1]).all() and base[0] == -base[1])
 

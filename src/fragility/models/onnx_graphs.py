@@ -394,10 +394,10 @@ def attributes_of(node: Any) -> dict[str, Any]:
     import onnx
 
     def value(attribute: Any) -> Any:
-        found = onnx.helper.get_attribute_value(attribute)
-        if isinstance(found, onnx.TensorProto):
-            return onnx.numpy_helper.to_array(found)
-        return found.decode("utf-8", "replace") if isinstance(found, bytes) else found
+        held = onnx.helper.get_attribute_value(attribute)
+        if isinstance(held, onnx.TensorProto):
+            return onnx.numpy_helper.to_array(held)
+        return held.decode("utf-8", "replace") if isinstance(held, bytes) else held
 
     return {attribute.name: value(attribute) for attribute in node.attribute}
 
@@ -414,18 +414,18 @@ def read_trees(node: Any) -> Trees:
 
     double = any(f"{name}_as_tensor" in held for name in ("nodes_values", f"{prefix}_weights", "base_values"))
     like = np.zeros(0, dtype=np.float64 if double else np.float32)
-    tree, own = numbers("nodes_treeids"), numbers("nodes_nodeids")
+    tree, node_id = numbers("nodes_treeids"), numbers("nodes_nodeids")
     mode = tuple(text.decode("utf-8", "replace") for text in held.get("nodes_modes", ()))
     arrays = [numbers(name) for name in ("nodes_featureids", "nodes_truenodeids", "nodes_falsenodeids")]
     threshold = numbers("nodes_values", like)
-    n = len(own)
+    n = len(node_id)
     if not n or {len(tree), len(mode), len(threshold), *map(len, arrays)} != {n}:
         raise GraphError("a tree ensemble is damaged: its arrays differ in length, or are empty")
     tracks = numbers("nodes_missing_value_tracks_true")
     missing_true = tracks.astype(bool) if len(tracks) == n else np.zeros(n, dtype=bool)
     first = np.flatnonzero(np.r_[True, tree[1:] != tree[:-1]])
     starts, labels = np.append(first, n), tree[first]
-    place = _Places(labels, np.repeat(np.arange(len(first)), np.diff(starts)), own)
+    place = _Places(labels, np.repeat(np.arange(len(first)), np.diff(starts)), node_id)
     leaf = np.array([text == "LEAF" for text in mode])
     true, false = (np.where(leaf, 0, place.find(tree, child, ~leaf) - starts[place.rank]) for child in arrays[1:])
     weight_tree, weight_own = numbers(f"{prefix}_treeids"), numbers(f"{prefix}_nodeids")
@@ -504,7 +504,7 @@ def list_inputs(model: Any) -> list[Input]:
     import onnx
 
     held = {tensor.name for tensor in model.graph.initializer}
-    found = []
+    inputs = []
     for value in model.graph.input:
         if value.name in held:
             continue
@@ -521,12 +521,12 @@ def list_inputs(model: Any) -> list[Input]:
         rows, width = dims[0], 1 if len(dims) == 1 else dims[1]
         if (rows is not None and not 0 < rows <= BATCH_ROWS) or (width is not None and width < 1):
             raise GraphError(f"its input {value.name!r} declares {rows} rows of {width} columns")
-        found.append(Input(value.name, dtype, rows, width, len(dims) == 1))
-    if not found:
+        inputs.append(Input(value.name, dtype, rows, width, len(dims) == 1))
+    if not inputs:
         raise GraphError("it takes no input")
-    if len({each.rows for each in found}) > 1:
+    if len({one.rows for one in inputs}) > 1:
         raise GraphError("its inputs take different numbers of rows at once")
-    return found
+    return inputs
 
 
 def try_session(session: Any, inputs: Iterable[Input], values: Iterable[float]) -> None:
@@ -535,13 +535,13 @@ def try_session(session: Any, inputs: Iterable[Input], values: Iterable[float]) 
     """
     for value in values:
         feed = {}
-        for each in inputs:
-            shape = (each.rows or BATCH_ROWS,) if each.flat else (each.rows or BATCH_ROWS, each.width or 1)
-            if each.dtype.kind == "O":
-                feed[each.name] = np.full(shape, "a", dtype=object)
+        for one in inputs:
+            shape = (one.rows or BATCH_ROWS,) if one.flat else (one.rows or BATCH_ROWS, one.width or 1)
+            if one.dtype.kind == "O":
+                feed[one.name] = np.full(shape, "a", dtype=object)
             else:
-                cell = value if each.dtype.kind == "f" else max(-1.0, min(value, 1.0))  # NaN becomes 1
-                feed[each.name] = np.full(shape, cell).astype(each.dtype)
+                cell = value if one.dtype.kind == "f" else max(-1.0, min(value, 1.0))  # NaN becomes 1
+                feed[one.name] = np.full(shape, cell).astype(one.dtype)
         try:
             session.run(None, feed)
         except Exception as error:

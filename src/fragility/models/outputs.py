@@ -118,10 +118,10 @@ def label_indices(labels: Any, classes: Sequence[Any], n: int) -> Integers | Non
     codes, distinct = pd.factorize(values.reshape(n))
     by_value = {to_python(c): i for i, c in enumerate(classes)}
     by_text = {str(c): i for c, i in by_value.items()}
-    found = [by_value.get(value, by_text.get(str(value))) for value in map(to_python, distinct)]
-    if None in found or (len(codes) and codes.min() < 0):
+    places = [by_value.get(value, by_text.get(str(value))) for value in map(to_python, distinct)]
+    if None in places or (len(codes) and codes.min() < 0):
         return None
-    return np.array(found, dtype=np.int64)[codes]
+    return np.array(places, dtype=np.int64)[codes]
 
 
 # --- links ----------------------------------------------------------------------------------------------------

@@ -52,9 +52,9 @@ def fault_of_trees(left: Array, right: Array, leaf: Array, column: Array, starts
     while len(level):
         if (reached_by[level] >= 0).any():
             return "a node is reached in two ways"
-        own = np.arange(len(level))
-        reached_by[level] = own
-        if (reached_by[level] != own).any():  # another one of this level came here as well
+        places = np.arange(len(level))
+        reached_by[level] = places
+        if (reached_by[level] != places).any():  # another one of this level came here as well
             return "a node is reached in two ways"
         tree, level = tree[~leaf[level]], level[~leaf[level]]
         if ((column[level] < 0) | (column[level] >= n_columns)).any():
@@ -160,10 +160,10 @@ def _check_lightgbm_offsets(data: bytes, text: str) -> None:
 
 
 def _setting(block: str, name: str) -> str:
-    found = re.search(rf"^{name}=(.*)$", block, flags=re.MULTILINE)
-    if found is None:
+    match = re.search(rf"^{name}=(.*)$", block, flags=re.MULTILINE)
+    if match is None:
         raise KeyError(name)
-    return found[1]
+    return match[1]
 
 
 def _lightgbm_tree(block: str) -> tuple[Any, Any, Any, Any] | None:
@@ -255,7 +255,7 @@ def _try_onnx(path: str) -> Callable[[], Any]:
             if node.op_type in graphs.TREE_OPERATORS:
                 trees = graphs.read_trees(node)
                 leaf = np.array([mode == "LEAF" for mode in trees.mode])
-                n_columns = sum(each.width or 0 for each in inputs) if len(model.graph.node) == 1 else MOST_COLUMNS
+                n_columns = sum(one.width or 0 for one in inputs) if len(model.graph.node) == 1 else MOST_COLUMNS
                 fault = fault_of_trees(trees.true, trees.false, leaf, trees.column, trees.starts, n_columns)
                 if fault is not None:
                     raise DamagedError(f"a tree: {fault}")

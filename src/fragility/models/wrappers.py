@@ -65,12 +65,12 @@ def members(estimator: Any) -> list[tuple[Any, list[int] | None]]:
     None stands for all columns. A forest's own trees are left out: nothing is asked of them one by one.
     """
     if isinstance(calibrated := getattr(estimator, "calibrated_classifiers_", None), list):
-        return [(each.estimator, None) for each in calibrated]
+        return [(fold.estimator, None) for fold in calibrated]
     if isinstance(several := getattr(estimator, "estimators_", None), (list, tuple)):
         if not several or hasattr(several[0], "tree_"):
             return []
         columns = getattr(estimator, "estimators_features_", [None] * len(several))
-        return [(one, None if own is None else list(own)) for one, own in zip(several, columns, strict=True)]
+        return [(one, None if chosen is None else list(chosen)) for one, chosen in zip(several, columns, strict=True)]
     inner = getattr(estimator, "estimator_", None)
     if inner is None:
         return []

@@ -353,12 +353,12 @@ def render_index(evidence: Evidence, figures: Sequence[PackFigure], findings: Se
     title = replace_controls(f"{settings.title}: {manifest.model.kind}")
     byline = "; ".join(text for text in (settings.author, settings.purpose, settings.date) if text)
     early, confident = by_name["flips_early"], by_name["confident"]
-    of_these = f"; of these {early.told} flip when one or two groups of evidence are lost" if confident.value else ""
+    of_these = (
+        f"; of these {early.with_interval} flip when one or two groups of evidence are lost" if confident.value else ""
+    )
     lead = [f"Of {by_name['rows'].shown} audited predictions {confident.shown} are confident{of_these}."]
-    compared = evidence.audit.baselines
-    if compared is not None:
-        sentence = compared.sentence()
-        lead.append(make_sentence(sentence))
+    if evidence.audit.baselines is not None:
+        lead.append(make_sentence(evidence.audit.baselines.sentence()))
     if evidence.verdicts is not None:
         judged = f"Judged by declared rules: {evidence.verdicts.outcome}."
         lead.append(NO_VERDICT if evidence.verdicts.from_itself else judged)
@@ -373,7 +373,7 @@ def render_index(evidence: Evidence, figures: Sequence[PackFigure], findings: Se
     summary: list[PageBlock] = [
         Lead(lead),
         *([Notice(f"{', '.join(unlike)} is not the model that was audited.")] if unlike else []),
-        Numbers([_tell_number(by_name[name]) for name in big]),
+        Numbers([by_name[name].large for name in big]),
         Lists(sides),
         Links([(label, link) for link, label in links]),
     ]
@@ -393,7 +393,7 @@ def _show_figures(evidence: Evidence, figures: Sequence[PackFigure]) -> Section:
         "A figure of certificates is computed from their table in the folder audit; fragility pack check computes it "
         "again. fragility verify computes the certificates themselves again, from the model and the rows."
     )
-    rows = [(figure.told, figure.label, describe_source(figure.source, evidence.audit)) for figure in figures]
+    rows = [(figure.with_interval, figure.label, describe_source(figure.source, evidence.audit)) for figure in figures]
     anchors = [f"figure-{figure.name}" for figure in figures]
     table = Table("", ("Figure", "What it is", "Source"), rows, words=3, anchors=anchors)
     return Section("figures", "Every figure and where it comes from", [Text([text]), table])
@@ -442,11 +442,6 @@ def _show_checks(evidence: Evidence) -> Section:
     ]
     commands = [block for text, command in _list_checks(evidence) for block in (Text([text]), Command(command))]
     return Section("check", "How to check it", [*commands, Facts(facts)])
-
-
-def _tell_number(figure: PackFigure) -> tuple[str, str]:
-    """Return a large number, and what it counts."""
-    return figure.shown, figure.label if figure.interval is None else f"{figure.label} ({figure.interval})"
 
 
 def _list_checks(evidence: Evidence) -> list[tuple[str, str]]:
@@ -507,7 +502,7 @@ def render_card(evidence: Evidence, figures: Sequence[PackFigure], findings: Seq
     check = f"All figures follow from the certificates in the evidence pack ({INDEX}). To check them:"
     blocks: list[PageBlock] = [
         Text([opening]),
-        Table("", ("figure", "value"), [(figure.label, figure.told) for figure in figures]),
+        Table("", ("figure", "value"), [(figure.label, figure.with_interval) for figure in figures]),
         Lists([("Shown", tell_shown(evidence, by_name), False), ("Not shown", tell_missing(evidence, findings), True)]),
         Text([check]),
         Command(CHECK),

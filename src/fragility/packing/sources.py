@@ -58,9 +58,14 @@ class PackFigure:
     source: Source
 
     @property
-    def told(self) -> str:
+    def with_interval(self) -> str:
         """What pages write, with the interval of a share."""
         return self.shown if self.interval is None else f"{self.shown} (95% interval {self.interval})"
+
+    @property
+    def large(self) -> tuple[str, str]:
+        """The number as a page shows it large, and what it counts."""
+        return self.shown, self.label if self.interval is None else f"{self.label} ({self.interval})"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plain form, as the pack's own document has it."""
@@ -90,8 +95,8 @@ class SourceReader:
             try:
                 self._documents[name] = read_json(self.folder / name)
             except (OSError, ValueError) as error:
-                told = getattr(error, "strerror", None) or error
-                raise CertificateError(f"the pack's file {name} cannot be read: {told}") from error
+                reason = getattr(error, "strerror", None) or error
+                raise CertificateError(f"the pack's file {name} cannot be read: {reason}") from error
         return self._documents[name]
 
     def compute(self, source: Mapping[str, Any]) -> float | int | str | None:
@@ -101,8 +106,8 @@ class SourceReader:
             return value
         if source["value"] not in VALUES:
             raise CertificateError(f"a figure is one of {', '.join(VALUES)} of a measure, got {source['value']!r:.80}")
-        found = self.measure(source)
-        return None if source["value"] == "value" and not found.rows else getattr(found, source["value"])
+        measured = self.measure(source)
+        return None if source["value"] == "value" and not measured.rows else getattr(measured, source["value"])
 
     def measure(self, source: Mapping[str, Any]) -> Any:
         """Return the measure that a source names."""
@@ -158,7 +163,7 @@ def describe_source(source: Mapping[str, Any], audit: Audit) -> str:
 
 def list_figures(reader: SourceReader, min_confidence: float) -> list[PackFigure]:
     """Return every figure that the files of a pack hold."""
-    found = []
+    figures = []
     for name, label, write, source in _declare_figures(reader, min_confidence):
         value, interval = reader.compute(source), None
         shown = "no rows" if value is None else write(value)
@@ -166,8 +171,8 @@ def list_figures(reader: SourceReader, min_confidence: float) -> list[PackFigure
             share = reader.measure(source)
             interval = f"{share.lower:.1%} to {share.upper:.1%}"
             shown = shown if share.exact else f"at least {shown}"
-        found.append(PackFigure(name, label, value, shown, interval, source))
-    return found
+        figures.append(PackFigure(name, label, value, shown, interval, source))
+    return figures
 
 
 Declared = tuple[str, str, Callable[[Any], str], Source]
@@ -178,14 +183,14 @@ def _declare_figures(reader: SourceReader, min_confidence: float) -> Iterator[De
     audit, measures = reader.audit, list_measures(reader.audit, labels=True)
 
     def declare(name: str, measure: str | None = None) -> Declared:
-        own = measures[measure or name]
-        value, label = SHOWN.get(name, ("value", own.label))
-        label = label.format(confident=100 * min_confidence, words=own.words)
-        write = {"value": _write_share, "total": _write_number}.get(value, _write_count)
+        declared = measures[measure or name]
+        value, label = SHOWN.get(name, ("value", declared.label))
+        label = label.format(confident=100 * min_confidence, words=declared.words)
+        write = {"value": "{:.1%}".format, "total": "{:,.1f}".format}.get(value, "{:,}".format)
         source = {"certificates": AUDIT, "measure": measure or name, "value": value}
         return name, label, write, {**source, "min_confidence": min_confidence}
 
-    yield "rows", "predictions audited", _write_count, {"file": MANIFEST, "pointer": "/rows"}
+    yield "rows", "predictions audited", "{:,}".format, {"file": MANIFEST, "pointer": "/rows"}
     yield from (declare("confident"), declare("flips_after_one"), declare("flips_early"))
     yield from (declare("early_unsettled", "flips_early"), declare("early_on_path"), declare("holds"))
     if audit.manifest.baselines is not None:
@@ -204,33 +209,18 @@ def _declare_documents(reader: SourceReader) -> Iterator[Declared]:
         yield "gate", "is the verdict of the gate", str, {"file": VERDICTS, "pointer": "/outcome"}
     if reader.has(RELIABILITY):
         lost = {"file": RELIABILITY, "pointer": "/decisions_lost"}
-        yield "reliability_lost", "decisions expected to be lost, by the reliability analysis", _write_number, lost
+        yield "reliability_lost", "decisions expected to be lost, by the reliability analysis", "{:,.1f}".format, lost
         first = {"file": RELIABILITY, "pointer": "/groups/0/group"}
         yield "reliability_first", "is the field to make reliable first", str, first
     for place, name in enumerate(list_parities(reader.folder)):
         label = f"model as audited: {reader.document(name)['b']['name']}"
-        yield f"parity_{place}", label, _write_agreement, {"file": name, "pointer": "/agrees"}
+        write = {True: "the same", False: "NOT the same"}.__getitem__
+        yield f"parity_{place}", label, write, {"file": name, "pointer": "/agrees"}
 
 
 def list_parities(folder: Path) -> list[str]:
     """Return the comparisons of a pack, in order."""
     return [f"{PARITY}/{place}.json" for place in range(len(list((folder / PARITY).glob("*.json"))))]
-
-
-def _write_count(value: Any) -> str:
-    return f"{value:,}"
-
-
-def _write_share(value: Any) -> str:
-    return f"{value:.1%}"
-
-
-def _write_number(value: Any) -> str:
-    return f"{value:,.1f}"
-
-
-def _write_agreement(agrees: Any) -> str:
-    return "the same" if agrees else "NOT the same"
 
 
 # --- what was handed in ---------------------------------------------------------------------------------------

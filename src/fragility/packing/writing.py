@@ -103,7 +103,10 @@ def derive(evidence: Evidence) -> Derived:
         parity=evidence.parities,
         values=True,  # the sources have none but those that were asked for
     )
-    report = _say_place(report)
+    (audited,) = report.summary.audits
+    # The place of the audit is the one in the pack, wherever it lay when the report was made.
+    placed = replace(audited, facts=replace(audited.facts, folder=AUDIT))
+    report = Report(replace(report.summary, audits=(placed,)))
     numbers = json.dumps(report.to_dict(), ensure_ascii=False, allow_nan=False, indent=1) + "\n"
     files = {PROTOCOL: audit.protocol.to_json(), REPORT: report.to_html(), REPORT_NUMBERS: numbers}
     if verdicts is not None:
@@ -116,13 +119,6 @@ def derive(evidence: Evidence) -> Derived:
     files[INDEX] = render_index(evidence, figures, findings)
     files[CARD] = render_card(evidence, figures, findings)
     return Derived(figures, findings, {name: text.encode() for name, text in files.items()}, reader)
-
-
-def _say_place(report: Report) -> Report:
-    """Return the report with the audit's place in the pack, wherever it lay when the report was made."""
-    (audit,) = report.summary.audits
-    placed = replace(audit, facts=replace(audit.facts, folder=AUDIT))
-    return Report(replace(report.summary, audits=(placed,)))
 
 
 PREDICATE = "https://fragility.invalid/pack/v1"  # a name, as those of fragility.base.envelopes
@@ -256,7 +252,9 @@ def pack(
                 _copy_audit(Path(against), folder / EARLIER, certificates=True)
             _copy_documents(folder, rules, labels, stress, parity, values, reliability)
             if public_key is not None:
-                _copy_key(folder / AUDIT_KEY, public_key)
+                load_public_key(public_key)  # refuses a private one, and what is no key
+                (folder / AUDIT_KEY).parent.mkdir(exist_ok=True)
+                shutil.copyfile(public_key, folder / AUDIT_KEY)
             if key is not None:
                 sign(folder / AUDIT, key)
                 for name in (AUDIT_KEY, PACK_KEY):
@@ -351,12 +349,6 @@ def _write_labels(folder: Path, labels: Mapping[Any, Any]) -> bytes:
         raise DataError(*say_unlabelled(len(lacking), len(ids), lacking[0], IdSpan(ids), IdSpan(labels)))
     pairs = [[own_id, by_text[id_text(own_id)]] for own_id in ids]
     return (json.dumps(pairs, ensure_ascii=False, separators=(",", ":")) + "\n").encode()
-
-
-def _copy_key(target: Path, key: str | os.PathLike[str]) -> None:
-    load_public_key(key)  # refuses a private one, and what is no key
-    target.parent.mkdir(exist_ok=True)
-    shutil.copyfile(key, target)
 
 
 def _write_document(folder: Path, settings: PackSettings, derived: Derived, audit: Audit) -> bytes:
@@ -474,8 +466,8 @@ def _run_checks(folder: Path, document: dict[str, Any], data: bytes, audit: Any,
         return [*checks, Check("sources", False, f"{others[0]} is neither a source of a pack nor follows from one")]
     signature = _check_signature(folder, data, public_key)
     signed = public_key is not None and all(check.passed for check in signature)
-    told = "; ".join(f"{source.name}: {source.checked}" for source in list_given(folder))
-    checks.append(Check("sources", True, f"only this was checked of them: {told}"))
+    details = "; ".join(f"{source.name}: {source.checked}" for source in list_given(folder))
+    checks.append(Check("sources", True, f"only this was checked of them: {details}"))
     checks.append(_check_figures(document, derived))
     version = document["fragility"]
     if version != __version__ and not signed and all(check.passed for check in (*checks, *signature)):
@@ -503,15 +495,15 @@ def _check_files(folder: Path, listed: Any) -> Check:
 
 def _check_figures(document: dict[str, Any], derived: Derived) -> Check:
     """Compute each figure again, from the source that it states."""
-    own = {figure.name: encode(figure.to_dict()) for figure in derived.figures}
+    computed = {figure.name: encode(figure.to_dict()) for figure in derived.figures}
     names = [stated["name"] for stated in document["figures"]]
     if len(names) > MOST_FIGURES or len(set(names)) < len(names):
         return Check("figures", False, f"{PACK_FILE} lists {len(names)} figures, too many or one of them twice")
-    if document["fragility"] == __version__ and names != list(own):
-        other = next((name for name in [*names, *own] if name not in own or name not in names), names[0])
+    if document["fragility"] == __version__ and names != list(computed):
+        other = next((name for name in [*names, *computed] if name not in computed or name not in names), names[0])
         return Check("figures", False, f"{PACK_FILE} lists other figures than this pack has: {other!s:.80}")
     for stated in document["figures"]:
-        fresh = own.get(stated["name"])
+        fresh = computed.get(stated["name"])
         if fresh is not None and fresh["source"] == stated["source"]:
             value = fresh["value"]
         else:
@@ -568,15 +560,11 @@ def _check_signature(folder: Path, data: bytes, public_key: Any) -> list[Check]:
     if public_key is None and not pack_key.exists():
         return [Check("signature", False, f"{SIGNATURE_FILE} is there without {PACK_KEY}, as no pack is written")]
     key = load_public_key(pack_key if public_key is None else public_key)
-    envelope, statement = _read_statement(path)
+    envelope = read_envelope(read_file(path, path.name), path.name)
+    statement = read_statement(envelope, path.name)
     if not is_signed_by(envelope, key):
         return [Check("signature", False, f"{SIGNATURE_FILE} has no valid signature by this key")]
     if statement != _state_pack(data):
         return [Check("signature", False, "another pack was signed than the one here")]
     origin = "" if public_key is not None else ", which is in this pack; whose it is, a public key from elsewhere tells"
     return [Check("signature", True, f"by the key {key.keyid[:16]}{origin}")]
-
-
-def _read_statement(path: Path) -> tuple[Envelope, Statement]:
-    envelope = read_envelope(read_file(path, path.name), path.name)
-    return envelope, read_statement(envelope, path.name)

@@ -242,8 +242,8 @@ class _Comparison:
         """
         original = predicted_class(np.nan_to_num(p, nan=1.0), self.protocol.resolution, artefact.offset)
         reading, smoothing = self.protocol.reading, self.protocol.smoothing
-        own = reading_margin(p, original, reading, artefact.offset, smoothing)
-        drops = own[:, None] - reading_margin(lost, original[:, None], reading, artefact.offset, smoothing)
+        margins = reading_margin(p, original, reading, artefact.offset, smoothing)
+        drops = margins[:, None] - reading_margin(lost, original[:, None], reading, artefact.offset, smoothing)
         order = removal_order(np.nan_to_num(drops), self.protocol.resolution, absent)
         order[np.isnan(drops).any(axis=1)] = -1
         return order
@@ -280,22 +280,22 @@ class _Comparison:
     def _flush(self) -> None:
         """Ask for everything that waits, each distinct state once."""
         for layout in (self.listed.layout, self.listed.missing):
-            own = [each for each in self.waiting if each[0].layout is layout]
-            if layout is None or not own:
+            blocks = [waiting for waiting in self.waiting if waiting[0].layout is layout]
+            if layout is None or not blocks:
                 continue
-            cells = np.concatenate([block.cells for block, *_ in own])
+            cells = np.concatenate([block.cells for block, *_ in blocks])
             distinct, copy_of = distinct_rows(cells, None, None)
             judged = self._judge(layout, cells[distinct])
             x = self.x if layout is self.listed.layout else self.listed.missing_matrix[self.places]
             start = 0
-            for block, who, sink, column in own:
+            for block, who, sink, column in blocks:
                 outcome = judged.take(copy_of[start : start + len(who)])
                 start += len(who)
                 self.counts.add(block.change, outcome, self.places[who], np.flatnonzero(~self.clean_alarm[who]))
                 self._offer(block, outcome, self.places[who], x[who])
                 if sink is not None:
-                    for into, found in zip(sink, (outcome.p_a, outcome.p_b, outcome.alarm), strict=True):
-                        into[who, column] = found
+                    for into, values in zip(sink, (outcome.p_a, outcome.p_b, outcome.alarm), strict=True):
+                        into[who, column] = values
         self.waiting, self.fill = [], 0
 
     def _judge(self, layout: RawLayout, cells: Floats, labels: list[Integers | None] | None = None) -> JudgedStates:
@@ -305,8 +305,8 @@ class _Comparison:
         refused = [np.isnan(p[:, 0]) for p in (p_a, p_b)]
         gap, differs, label, tie = self._compare_answers(p_a, p_b, labels)
         rounded = self._find_rounded(layout, cells, p_a, p_b, differs)
-        own = predicted_class(np.nan_to_num(p_a, nan=1.0), 0.0, models[0].offset)
-        margins = [support_margin(p, own, m.offset) for p, m in zip((p_a, p_b), models, strict=True)]
+        predicted = predicted_class(np.nan_to_num(p_a, nan=1.0), 0.0, models[0].offset)
+        margins = [support_margin(p, predicted, m.offset) for p, m in zip((p_a, p_b), models, strict=True)]
         answered = ~(refused[0] | refused[1])
         return JudgedStates(
             p_a=p_a,
@@ -330,8 +330,8 @@ class _Comparison:
         gap = np.where(answered, np.abs(p_a - p_b).max(axis=1), 0.0)
         models = self.pair.a, self.pair.b
         said = [
-            predicted_class(np.nan_to_num(p, nan=1.0), 0.0, model.offset) if own is None else own
-            for p, model, own in zip((p_a, p_b), models, labels or (None, None), strict=True)
+            predicted_class(np.nan_to_num(p, nan=1.0), 0.0, model.offset) if labelled is None else labelled
+            for p, model, labelled in zip((p_a, p_b), models, labels or (None, None), strict=True)
         ]
         other = answered & (said[0] != said[1])
         near = [
@@ -347,15 +347,15 @@ class _Comparison:
         numbers = np.array([layout.codec.forms[place].values is None for place in layout.place])
         single = np.where(numbers, cells.astype(np.float32).astype(np.float64), cells)
         who = np.flatnonzero(differs & find_changed(cells, single).any(axis=1))
-        found = np.zeros(len(cells), dtype=bool)
+        rounded = np.zeros(len(cells), dtype=bool)
         if len(who):
             decode = partial(_decode, layout, single[who])
             for artefact, fixed, first in ((self.pair.a, p_b, True), (self.pair.b, p_a, False)):
                 moved = artefact.ask_each(len(who), decode)[0]
                 both = (moved, fixed[who]) if first else (fixed[who], moved)
                 gone = ~self._compare_answers(*both)[1] & ~np.isnan(moved[:, 0])
-                found[who[gone]] = True
-        return found
+                rounded[who[gone]] = True
+        return rounded
 
     # --- examples -------------------------------------------------------------------------------------------
 
@@ -375,50 +375,51 @@ class _Comparison:
         answers = outcome.p_a[at], outcome.p_b[at]
         self.counts.offer(Candidate(key, block.change, block.layout, block.cells[at].copy(), x[at].copy(), answers))
 
-    def _shrink(self, found: Candidate) -> Candidate:
+    def _shrink(self, example: Candidate) -> Candidate:
         """Return a candidate in which no changed field can be put back."""
-        fields = np.flatnonzero(find_changed(found.clean, found.cells))
+        fields = np.flatnonzero(find_changed(example.clean, example.cells))
         if len(fields) < 2:
-            return found
-        singles = np.repeat(found.clean[None], len(fields), axis=0)
-        singles[np.arange(len(fields)), fields] = found.cells[fields]
-        alone = self._judge(found.layout, singles)
+            return example
+        singles = np.repeat(example.clean[None], len(fields), axis=0)
+        singles[np.arange(len(fields)), fields] = example.cells[fields]
+        alone = self._judge(example.layout, singles)
         if alone.alarm.any():
             at = np.flatnonzero(alone.alarm)
             best = at[np.lexsort((-np.rint(alone.gap[at] * 1e6), ~alone.label[at]))[0]]
-            return found._replace(cells=singles[best], answers=(alone.p_a[best], alone.p_b[best]))
+            return example._replace(cells=singles[best], answers=(alone.p_a[best], alone.p_b[best]))
         for j in fields:
-            trial = found.cells.copy()
-            trial[j] = found.clean[j]
-            judged = self._judge(found.layout, trial[None])
+            trial = example.cells.copy()
+            trial[j] = example.clean[j]
+            judged = self._judge(example.layout, trial[None])
             if judged.alarm[0]:
-                found = found._replace(cells=trial, answers=(judged.p_a[0], judged.p_b[0]))
-        return found
+                example = example._replace(cells=trial, answers=(judged.p_a[0], judged.p_b[0]))
+        return example
 
-    def _show(self, found: Candidate) -> ParityExample:
+    def _show(self, example: Candidate) -> ParityExample:
         """Return an example as the user reads it."""
-        outcome = self._judge(found.layout, found.cells[None])
-        place, columns = found.key[3], [column.name for column in self.protocol.columns]
-        rows, was = (_plain_row(found.layout, cells) for cells in (found.cells, found.clean))
-        changed = [columns[j] for j in np.flatnonzero(find_changed(found.clean, found.cells))]
+        outcome = self._judge(example.layout, example.cells[None])
+        place, columns = example.key[3], [column.name for column in self.protocol.columns]
+        rows, was = (_plain_row(example.layout, cells) for cells in (example.cells, example.clean))
+        changed = [columns[j] for j in np.flatnonzero(find_changed(example.clean, example.cells))]
         answers = []
         sides = ("a", self.pair.a, outcome.p_a[0]), ("b", self.pair.b, outcome.p_b[0])
-        for (role, artefact, p), before in zip(sides, found.answers, strict=True):
+        for (role, artefact, p), before in zip(sides, example.answers, strict=True):
             self._check_same(artefact, p, before)
             refusal = outcome.reasons.get((role, 0))
             if refusal is not None:
                 answers.append(ModelAnswer(None, (), refusal))
                 continue
             label = int(predicted_class(p, 0.0, artefact.offset))
-            own = artefact.own_labels(found.layout.decode(found.cells[None])) if found.change.kind == CLEAN else None
-            label = label if own is None else int(own[0])
+            if example.change.kind == CLEAN:
+                labels = artefact.own_labels(example.layout.decode(example.cells[None]))
+                label = label if labels is None else int(labels[0])
             answers.append(ModelAnswer(str(artefact.model.classes[artefact.class_order[label]]), tuple(map(float, p))))
         return ParityExample(
-            kind=found.change.kind,
+            kind=example.change.kind,
             id=str(self.rows.ids[place]),
             row=rows,
             changed={name: was[name] for name in changed if rows[name] != was[name]},
-            cleared_by=tuple(self.counts.cleared_rows.get(place, ())) if found.change.kind == CLEAN else (),
+            cleared_by=tuple(self.counts.cleared_rows.get(place, ())) if example.change.kind == CLEAN else (),
             a=answers[0],
             b=answers[1],
             numbers=tuple(column.name for column in self.protocol.columns if column.kind == "numeric"),

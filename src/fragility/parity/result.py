@@ -392,23 +392,23 @@ class ModelParity(JsonFile, BriefRepr):
 # --- text ---------------------------------------------------------------------------------------------------
 
 
-def describe_verdict(found: ModelParity) -> str:
+def describe_verdict(parity: ModelParity) -> str:
     """Return the finding in one sentence."""
-    if found.agrees:
+    if parity.agrees:
         return (
-            f"{found.b.name} answers as {found.a.name} does in all {found.states:,} states of {found.rows:,} rows "
-            f"(labels equal, probabilities within {found.tolerance:g})"
+            f"{parity.b.name} answers as {parity.a.name} does in all {parity.states:,} states of {parity.rows:,} rows "
+            f"(labels equal, probabilities within {parity.tolerance:g})"
         )
-    labels, differing = (sum(getattr(one, name) for one in found.kinds) for name in ("labels", "differing"))
-    alone = sum(one.only_a + one.only_b for one in found.kinds)
-    parts = [f"answers differ in {differing:,} of {found.states:,} states, the label in {labels:,}"]
+    labels, differing = (sum(getattr(one, name) for one in parity.kinds) for name in ("labels", "differing"))
+    alone = sum(one.only_a + one.only_b for one in parity.kinds)
+    parts = [f"answers differ in {differing:,} of {parity.states:,} states, the label in {labels:,}"]
     if alone:
         parts.append(f"only one of them answers in {alone:,} more")
-    clean = "rows as they are show it" if found[CLEAN].alarms else "no row as it is shows it"
-    return f"{found.b.name} is not the same model as {found.a.name}: {'; '.join(parts)}; {clean}"
+    clean = "rows as they are show it" if parity[CLEAN].alarms else "no row as it is shows it"
+    return f"{parity.b.name} is not the same model as {parity.a.name}: {'; '.join(parts)}; {clean}"
 
 
-def tabulate_kinds(found: ModelParity) -> list[tuple[str, ...]]:
+def tabulate_kinds(parity: ModelParity) -> list[tuple[str, ...]]:
     """Return a head and one row per kind of state."""
     head = ("kind of state", "states", "differ", "labels", "ties", "rounded", "only A", "only B", "neither")
     rest = ("not asked", "largest gap", "99% within")
@@ -421,12 +421,12 @@ def tabulate_kinds(found: ModelParity) -> list[tuple[str, ...]]:
             f"{one.probability.largest:.2g}",
             f"{one.probability.q99:.2g}",
         )
-        for one in found.kinds
+        for one in parity.kinds
     ]
     return [head + rest, *rows]
 
 
-def tabulate_reveals(found: ModelParity, top: int) -> list[tuple[str, ...]]:
+def tabulate_reveals(parity: ModelParity, top: int) -> list[tuple[str, ...]]:
     """Return a head and one row for each of the first fields and values that reveal a difference."""
     rows = [
         (
@@ -434,7 +434,7 @@ def tabulate_reveals(found: ModelParity, top: int) -> list[tuple[str, ...]]:
             *(f"{n:,}" for n in (one.states, one.labels, one.differing, one.only_a + one.only_b)),
             f"{one.largest:.2g}",
         )
-        for one in found.reveals[:top]
+        for one in parity.reveals[:top]
     ]
     head = ("field", "value", "kind", "states", "labels", "differ", "one answers", "largest gap")
     return [head, *rows]
@@ -455,25 +455,25 @@ def _write(value: Scalar) -> str:
     return "missing" if value is None else repr(value)
 
 
-def _write_lines(found: ModelParity, top: int) -> list[str]:
-    few = "" if found.rows == found.rows_given else f" of {found.rows_given:,}, those with the smallest digests"
+def _write_lines(parity: ModelParity, top: int) -> list[str]:
+    few = "" if parity.rows == parity.rows_given else f" of {parity.rows_given:,}, those with the smallest digests"
     lines = [
-        describe_verdict(found),
-        f"A: {found.a.name} ({found.a.kind})",
-        f"B: {found.b.name} ({found.b.kind}), columns by {found.b.columns}",
-        f"rows: {found.rows:,}{few}",
-        *(f"note: {each}" for each in found.notes),
+        describe_verdict(parity),
+        f"A: {parity.a.name} ({parity.a.kind})",
+        f"B: {parity.b.name} ({parity.b.kind}), columns by {parity.b.columns}",
+        f"rows: {parity.rows:,}{few}",
+        *(f"note: {note}" for note in parity.notes),
         "",
-        *align_columns(tabulate_kinds(found)),
+        *align_columns(tabulate_kinds(parity)),
     ]
-    if found.reveals:
-        lines += ["", "what reveals it", *align_columns(tabulate_reveals(found, top), left=3)]
-        if len(found.reveals) > top:
-            lines.append(f"and {len(found.reveals) - top:,} more")
-    for one in found.kinds:
+    if parity.reveals:
+        lines += ["", "what reveals it", *align_columns(tabulate_reveals(parity, top), left=3)]
+        if len(parity.reveals) > top:
+            lines.append(f"and {len(parity.reveals) - top:,} more")
+    for one in parity.kinds:
         lines += [f"{role.upper()} refuses {n:,} {one.kind} states: {reason}" for role, reason, n in one.refusals]
-    if found.smallest is not None:
-        example = found.smallest
+    if parity.smallest is not None:
+        example = parity.smallest
         lines += [
             "",
             f"smallest example: {describe_change(example)}",

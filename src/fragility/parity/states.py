@@ -192,11 +192,11 @@ class Counts:
         else:
             count.skipped += states
 
-    def offer(self, found: Candidate) -> None:
+    def offer(self, example: Candidate) -> None:
         """Keep a candidate if it is the best of its kind and unit."""
-        place = found.change.kind, found.change.unit
-        if place not in self.best or found.key < self.best[place].key:
-            self.best[place] = found
+        place = example.change.kind, example.change.unit
+        if place not in self.best or example.key < self.best[place].key:
+            self.best[place] = example
 
     def find_refusing(self) -> None:
         """Note the units that one model refuses in every state counted so far; clean rows are never refused so."""
@@ -225,16 +225,16 @@ class Counts:
             *("states", "differing", "labels", "ties", "rounded"),
             *("only_a", "only_b", "neither", "outside", "skipped"),
         )
-        found = []
+        kinds = []
         for kind in KINDS:
-            own = [count for change, count in self.by_change.items() if change.kind == kind]
-            if not own:
+            counts = [count for change, count in self.by_change.items() if change.kind == kind]
+            if not counts:
                 continue
             probability, margin = self.gaps.get(kind, (Histogram(), Histogram()))
             said = sorted(self.reasons.get(kind, Counter()).items(), key=lambda item: (-item[1], item[0]))
-            sums = {name: sum(getattr(count, name) for count in own) for name in names}
+            sums = {name: sum(getattr(count, name) for count in counts) for name in names}
             alarmed = [rows for (of, _), rows in self.alarmed.items() if of == kind]
-            found.append(
+            kinds.append(
                 KindParity(
                     kind=kind,
                     **sums,
@@ -244,16 +244,16 @@ class Counts:
                     refusals=tuple((role, reason, n) for (role, reason), n in said[:MOST_REASONS]),
                 )
             )
-        return tuple(found)
+        return tuple(kinds)
 
     def list_reveals(self) -> tuple[Reveal, ...]:
         """Return what reveals an alarm, most labels first; changes of several groups come last."""
-        found = [
+        reveals = [
             Reveal(*change, c.states, c.differing, c.labels, c.only_a, c.only_b, c.largest)
             for change, c in self.revealed.items()
             if c.differing or c.only_a or c.only_b
         ]
-        return tuple(sorted(found, key=_rank_reveal))
+        return tuple(sorted(reveals, key=_rank_reveal))
 
 
 def _rank_reveal(one: Reveal) -> tuple[object, ...]:
@@ -314,9 +314,9 @@ def _fit_on_rows(artefact: Artefact, rows: Rows, settings: dict[str, Any]) -> Pr
     """Fit a protocol on rows; on those that the model answers, if it refuses some."""
     model = artefact.model
     asked = Model.wrap(artefact.ask, classes=list(model.classes))
-    own = {"smoothing": None if model.votes is None else 1.0 / model.votes, "decision": model.decision}
+    of_model = {"smoothing": None if model.votes is None else 1.0 / model.votes, "decision": model.decision}
     try:
-        return Protocol.fit(asked, rows.native, space="raw", **(own | settings))
+        return Protocol.fit(asked, rows.native, space="raw", **(of_model | settings))
     except FragilityError:
         refused = artefact.ask_each(len(rows), lambda part: rows.between(part.start, part.stop).native)[1]
         answered = [i for i in range(len(rows)) if i not in refused]
@@ -325,7 +325,7 @@ def _fit_on_rows(artefact: Artefact, rows: Rows, settings: dict[str, Any]) -> Pr
         if not answered:
             reason = next(iter(refused.values()))
             raise ModelError(f"{artefact.name} answers none of the {len(rows)} rows: {reason}; {REMEDY}") from None
-        return Protocol.fit(asked, rows.take(answered).native, space="raw", **(own | settings))
+        return Protocol.fit(asked, rows.take(answered).native, space="raw", **(of_model | settings))
 
 
 def _raw_twin(protocol: Protocol, artefact: Artefact, rows: Rows) -> Protocol:
@@ -342,7 +342,7 @@ def _raw_twin(protocol: Protocol, artefact: Artefact, rows: Rows) -> Protocol:
     )
     becomes = find_replacements(protocol.evidence, artefact.model, rows.frame)
     columns = tuple(
-        replace(column, baseline=found.value) if (found := becomes[column.name]).state == "value" else column
+        replace(column, baseline=lost.value) if (lost := becomes[column.name]).state == "value" else column
         for column in base.columns
     )
     modes = protocol.modes.in_raw_fields(protocol.fields)
@@ -410,12 +410,6 @@ class StateList:
     def _plans(self) -> list[Plan]:
         modes = (m for m in ("wrong", "noisy", "sentinel", "outage") if m in self.protocol.modes.declared)
         return [Plan(mode, self.rows, self.protocol) for mode in modes]
-
-    @property
-    def n_changes(self) -> int:
-        """About how many states a row has."""
-        catalogue = sum(len(entry.values) for entry in self.protocol.modes.catalogue)
-        return self.protocol.states_per_row + catalogue + (2 + len(NOISE_STEPS)) * self.rows.width
 
     def list_lost(self, part: slice, x: Floats) -> Iterator[ChangedRows]:
         """Yield rows x (m, d), those of a part, with each group lost.
@@ -513,10 +507,10 @@ def _first(order: Integers, width: int) -> Booleans:
     m, groups = order.shape
     if width == groups:
         return np.ones((m, groups), dtype=bool)
-    found = np.zeros((m, groups), dtype=bool)
+    first = np.zeros((m, groups), dtype=bool)
     known = np.flatnonzero(order[:, 0] >= 0)
-    found[known[:, None], order[known, :width]] = True
-    return found
+    first[known[:, None], order[known, :width]] = True
+    return first
 
 
 def _distinct(sets: list[Booleans]) -> list[Booleans]:

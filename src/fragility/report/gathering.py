@@ -126,7 +126,7 @@ def _summarise_audit(one: ReportedAudit, settings: ReportSettings, coded: Sequen
     if settings.brittle is not None:
         tallies.append(LabelTally("brittle", *read_brittle(settings.brittle, least, protocol)))
     density = np.zeros((MAP_COLUMNS, MAP_LINES), dtype=np.int64)
-    segments = [SegmentTally(own, audit, least) for own in coded]
+    segments = [SegmentTally(cut, audit, least) for cut in coded]
     for piece in read_pieces(audit):
         everything.add(piece)
         confident.add(piece.take(piece.confidence >= least))
@@ -140,19 +140,19 @@ def _summarise_audit(one: ReportedAudit, settings: ReportSettings, coded: Sequen
     cases = [_read_case(row, protocol, everything.classes, modes) for _, _, row in worst]
     if audit.manifest.intervals is not None:  # long lists, which only the cases need
         certs = audit.take([position for _, position, _ in worst])
-        found = [certs.certificate(place).intervals for place in range(len(worst))]
-        known = [None if each is None else tuple(each.values()) for each in found]
-        cases = [replace(case, intervals=each) for case, each in zip(cases, known, strict=True)]
+        intervals = [certs.certificate(place).intervals for place in range(len(worst))]
+        known = [None if line is None else tuple(line.values()) for line in intervals]
+        cases = [replace(case, intervals=line) for case, line in zip(cases, known, strict=True)]
     every = everything.summarise(() if confident.rows else cases, condition)
     sure = confident.summarise(cases if confident.rows else (), condition)
     focus, shares = sure if sure.rows else every, tuple(segment.shares() for segment in segments)
-    classes = [(each.predicted, each.flips_early) for each in focus.class_losses]
+    classes = [(line.predicted, line.flips_early) for line in focus.class_losses]
     cuts: list[Cut] = [(None, classes, {name for name, _ in classes})]
-    for own in shares:
-        numbers = [(each.name, each.confident if sure.rows else each.everything) for each in own.segments]
+    for cut in shares:
+        numbers = [(line.name, line.confident if sure.rows else line.everything) for line in cut.segments]
         # A segment that differs only because it is predicted another class is not named in the headline.
-        clear = {name for name, each in numbers if each.differs_within_class}
-        cuts.append((own.column, [(name, each.flips_early) for name, each in numbers], clear))
+        clear = {name for name, line in numbers if line.differs_within_class}
+        cuts.append((cut.column, [(name, line.flips_early) for name, line in numbers], clear))
     threshold, corner = (confident if confident.rows else everything).find_threshold(EXPOSED_SHARE)
     cells = tuple((int(x), int(y), int(density[x, y])) for x, y in np.argwhere(density > 0))
     return AuditNumbers(

@@ -124,19 +124,19 @@ def find_files(
             infos = where.get_file_info(arrow_fs.FileSelector(path, recursive=True))
     except OSError as error:
         raise DataError(f"cannot look up {shown}: {first_line(error)}") from error
-    found = []
+    files = []
     for info in infos:
         name = info.path.removeprefix(root).lstrip("/")
         kind = kind_of_file(name)
         hidden = any(step.startswith((".", "_")) for step in name.split("/"))
         if info.type == arrow_fs.FileType.File and kind is not None and not hidden:
-            found.append(SourceFile(info.path, name, info.size, kind))
-    if not found:
+            files.append(SourceFile(info.path, name, info.size, kind))
+    if not files:
         raise DataError(f"{shown} names no table; files that end in one of {known} were expected")
-    kinds = sorted({file.kind for file in found})
+    kinds = sorted({file.kind for file in files})
     if len(kinds) > 1:
         raise DataError(f"{shown} names tables of several kinds ({' and '.join(kinds)}); audit one kind at a time")
-    return where, tuple(sorted(found, key=lambda file: file.path))
+    return where, tuple(sorted(files, key=lambda file: file.path))
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,26 +165,26 @@ class TableFiles:
     @cached_property
     def file_rows(self) -> tuple[int, ...]:
         """How many rows each Parquet file has."""
-        found = []
+        rows = []
         for file in self.files:
             with self.reading(file), self.filesystem.open_input_file(file.path) as stream:
-                found.append(int(pq.read_metadata(stream).num_rows))
-        return tuple(found)
+                rows.append(int(pq.read_metadata(stream).num_rows))
+        return tuple(rows)
 
     @cached_property
     def categories(self) -> dict[str, pa.Array]:
         """Values of each categorical column over all files, in the order of their appearance."""
-        found: dict[str, pa.Array] = {}
+        categories: dict[str, pa.Array] = {}
         for file in self.files:
             with self.reading(file), self.filesystem.open_input_file(file.path) as stream:
                 schema, read = open_batches(stream, file.kind)
-                names = [own.name for own in schema if pa.types.is_dictionary(own.type)]
+                names = [field.name for field in schema if pa.types.is_dictionary(field.type)]
                 for batch in read(SCANNED_ROWS, names) if names else ():
                     for name in names:
-                        known, values = found.get(name), batch.column(name).dictionary
+                        known, values = categories.get(name), batch.column(name).dictionary
                         joined = values if known is None else pa.concat_arrays([known, values.cast(known.type)])
-                        found[name] = joined.unique().drop_null()
-        return found
+                        categories[name] = joined.unique().drop_null()
+        return categories
 
     @contextmanager
     def reading(self, file: SourceFile) -> Iterator[None]:
@@ -305,11 +305,11 @@ def check_inflated(path: Path) -> None:
     size = path.stat().st_size
     if size * GZIP_MOST <= INFLATED_FREE:
         return
-    limit, found = max(INFLATED_FREE, size * INFLATED_MOST), 0
+    limit, inflated = max(INFLATED_FREE, size * INFLATED_MOST), 0
     with gzip.open(path) as stream, suppress(EOFError, gzip.BadGzipFile, zlib.error):  # damaged: its reader says so
-        while found <= limit and (piece := stream.read(2**20)):
-            found += len(piece)
-    if found > limit:
+        while inflated <= limit and (piece := stream.read(2**20)):
+            inflated += len(piece)
+    if inflated > limit:
         raise DataError(
             f"{path} inflates to more than {INFLATED_MOST} times its size, which no table does; if it is one, "
             "decompress it first"

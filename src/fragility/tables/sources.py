@@ -130,10 +130,10 @@ class RowSource:
         """Return ids and these columns alone, ``rows`` at a time; they need not be fields of the model."""
         if self.id_column in names:
             raise DataError(f"the column {self.id_column!r} holds the ids, which tell every row apart; choose another")
-        wanted = frozenset({*names, *(() if self.id_column is None else (self.id_column,))})
-        known = {own.name: own for own in self.fields}
+        needed = frozenset({*names, *(() if self.id_column is None else (self.id_column,))})
+        known = {field.name: field for field in self.fields}
         fields = tuple(known.get(name, Field(name, "nominal", "mixed")) for name in names)
-        for part in replace(self, fields=fields, target=None, drop=(), only=wanted).parts(rows):
+        for part in replace(self, fields=fields, target=None, drop=(), only=needed).parts(rows):
             yield part.ids, part.frame
 
     @cached_property
@@ -215,15 +215,15 @@ class RowSource:
             sizes = [parquet.metadata.row_group(i).num_rows for i in range(parquet.num_row_groups)]
             ends = list(accumulate(sizes))
             groups = [i for i, end in enumerate(ends) if end > low and end - sizes[i] < high]
-            at, found = ends[groups[0]] - sizes[groups[0]], list[pa.RecordBatch]()
+            at, slices = ends[groups[0]] - sizes[groups[0]], list[pa.RecordBatch]()
             for batch in parquet.iter_batches(batch_size=high - low, row_groups=groups):
                 if at + len(batch) > low:
-                    found.append(batch.slice(max(low - at, 0), high - max(at, low)))
+                    slices.append(batch.slice(max(low - at, 0), high - max(at, low)))
                 at += len(batch)
                 if at >= high:
                     break
             schema = parquet.schema_arrow
-            frame = self._with_categories(pa.Table.from_batches(found, schema=schema)).to_pandas()
+            frame = self._with_categories(pa.Table.from_batches(slices, schema=schema)).to_pandas()
             return _number_rows(frame, _read_stored_range(schema), low)
 
     def _with_categories(self, table: pa.Table) -> pa.Table:
@@ -241,9 +241,9 @@ class RowSource:
     # --- CSV ------------------------------------------------------------------------------------------------
 
     def _csv_pieces(self, file: SourceFile, rows: int) -> Iterator[pd.DataFrame]:
-        types = {own.name: "text" for own in self.fields if own.type in ("text", "date")} | self._csv_types
+        types = {field.name: "text" for field in self.fields if field.type in ("text", "date")} | self._csv_types
         texts = [name for name, type_ in types.items() if type_ == "text"]
-        decimal = {own.name for own in self.fields if own.type == "number"}
+        decimal = {field.name for field in self.fields if field.type == "number"}
         decimal |= {name for name, type_ in types.items() if type_ == "number"}
         with self.tables.csv_reader(file, rows, texts, self.only) as reader:
             for frame in reader:
@@ -254,7 +254,7 @@ class RowSource:
     @cached_property
     def _csv_types(self) -> dict[str, str]:
         """The types of columns that the protocol does not know, from all of their values."""
-        unknown = {own.name for own in self.fields if own.type in ("mixed", "empty")}
+        unknown = {field.name for field in self.fields if field.type in ("mixed", "empty")}
         unknown |= {self.id_column} if self.id_column is not None else set()
         seen: dict[str, set[str]] = {name: set() for name in unknown}
         for file in self.files if unknown else ():

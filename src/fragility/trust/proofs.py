@@ -100,20 +100,20 @@ def prove(
     'proved: the certificate of row 17 belongs to the audit with this root'
     """
     source = audit if isinstance(audit, Audit) else open_audit(audit)
-    own = source.row(source.find(row))
-    names = _list_claim_names(source.protocol, source.classes, own.schema.field("id").type)
-    absent = [name for name in names if name not in own.column_names]
+    certificate = source.row(source.find(row))
+    names = _list_claim_names(source.protocol, source.classes, certificate.schema.field("id").type)
+    absent = [name for name in names if name not in certificate.column_names]
     if absent:
         raise CertificateError(f"this audit does not hold {absent[0]} of its rows, so none can be proved")
     texts = (text for batch in source.batches(["digest"]) for text in batch.column("digest").to_pylist())
     leaves = sorted(map(digest_from_text, texts))
-    position = leaves.index(digest_from_text(own.column("digest")[0].as_py()))
+    position = leaves.index(digest_from_text(certificate.column("digest")[0].as_py()))
     body = {
         "format": FORMAT,
         "model_fingerprint": source.manifest.model.fingerprint,
         "classes": list(source.classes),
         "protocol": source.protocol.to_dict(),
-        "claims": own.select(names).to_pylist()[0],
+        "claims": certificate.select(names).to_pylist()[0],
         "position": position,
         "count": len(leaves),
         "siblings": [digest_text(node) for node in inclusion_proof(leaves, position)],
@@ -177,23 +177,23 @@ def verify_proof(
     try:
         row, reached = _follow(document, text)
     except MALFORMED as error:
-        told = str(error) if isinstance(error, FragilityError) else f"the proof is malformed: {type(error).__name__}"
-        return Outcome((Check("proof", False, told),), "")
-    stated, found = document["root_digest"], None if reached is None else digest_text(reached)
-    if found is None:
-        told = "no tree of so many rows has a way of this shape to this place"
+        detail = str(error) if isinstance(error, FragilityError) else f"the proof is malformed: {type(error).__name__}"
+        return Outcome((Check("proof", False, detail),), "")
+    stated, leads_to = document["root_digest"], None if reached is None else digest_text(reached)
+    if leads_to is None:
+        detail = "no tree of so many rows has a way of this shape to this place"
     else:
-        told = "its claims lead to " + ("the root it states" if found == stated else f"another root, {found}")
-    told_root = "the one expected" if stated == expected else f"{stated}, expected {expected}"
+        detail = "its claims lead to " + ("the root it states" if leads_to == stated else f"another root, {leads_to}")
+    which_root = "the one expected" if stated == expected else f"{stated}, expected {expected}"
     checks = [
         Check("proof", True, f"of row {row}, its claims fit each other"),
-        Check("inclusion", found == stated, told),
-        Check("root", stated == expected, f"the root is {told_root}"),
+        Check("inclusion", leads_to == stated, detail),
+        Check("root", stated == expected, f"the root is {which_root}"),
     ]
     if rows is not None:
         count = document["count"]
-        told = f"{rows}, as signed" if count == rows else f"{count}, but {rows} were signed"
-        checks.append(Check("rows", count == rows, f"the proof counts {told}"))
+        detail = f"{rows}, as signed" if count == rows else f"{count}, but {rows} were signed"
+        checks.append(Check("rows", count == rows, f"the proof counts {detail}"))
     whose = "with this root" if rows is None else "that this key signed"
     return Outcome(tuple(checks), f"proved: the certificate of row {row} belongs to the audit {whose}")
 

@@ -169,10 +169,10 @@ def _check_kind(key: Any, path: object) -> None:
 
 def with_signature(envelope: Envelope, signer: Any) -> Envelope:
     """Return the envelope with one more signature, in the place of an earlier one by the same key."""
-    made = signer.sign(_encode_for_signing(envelope))
-    others = tuple(s for s in envelope.signatures if s.keyid != made.keyid)
-    own = Signature(made.keyid, bytes.fromhex(made.signature))
-    return Envelope(envelope.payload, envelope.payload_type, (*others, own))
+    signed = signer.sign(_encode_for_signing(envelope))
+    others = tuple(s for s in envelope.signatures if s.keyid != signed.keyid)
+    signature = Signature(signed.keyid, bytes.fromhex(signed.signature))
+    return Envelope(envelope.payload, envelope.payload_type, (*others, signature))
 
 
 def is_signed_by(envelope: Envelope, key: Any) -> bool:
@@ -341,9 +341,9 @@ def signature_checks(
     if certificates.protocol_signature is not None:
         # That it speaks of this protocol was checked when the folder was read.
         valid = is_signed_by(read_envelope(certificates.protocol_signature, "the protocol's signature"), other)
-        told = f"the protocol was signed before the audit by the key {other.keyid[:16]}"
+        detail = f"the protocol was signed before the audit by the key {other.keyid[:16]}"
         checks.append(
-            Check("protocol key", valid, told if valid else "the protocol's signature is not valid by this key")
+            Check("protocol key", valid, detail if valid else "the protocol's signature is not valid by this key")
         )
     elif protocol_key is not None:
         checks.append(Check("protocol key", False, "this audit names no signature of its protocol"))
@@ -354,8 +354,8 @@ def _check_signed(path: Path, key: Any) -> tuple[Statement, Check]:
     envelope = _read_envelope_file(path)
     statement = read_statement(envelope, path)
     valid = is_signed_by(envelope, key)
-    told = f"by the key {key.keyid[:16]}" if valid else f"{path.name} has no valid signature by this key"
-    return statement, Check("signature", valid, told)
+    detail = f"by the key {key.keyid[:16]}" if valid else f"{path.name} has no valid signature by this key"
+    return statement, Check("signature", valid, detail)
 
 
 def _compare_statements(stated: Statement, made: Statement) -> Check:
@@ -365,17 +365,17 @@ def _compare_statements(stated: Statement, made: Statement) -> Check:
     other = [name for name, digest in made.subjects.items() if dict(stated.subjects.get(name, {})) != dict(digest)]
     passed = False
     if other:
-        told = f"another {other[0]} was signed than the one here"
+        detail = f"another {other[0]} was signed than the one here"
     elif stated.predicate_type != made.predicate_type or stated.subjects.keys() != made.subjects.keys():
-        told = f"something else was signed: {stated.predicate_type!r:.80} of {', '.join(stated.subjects):.80}"
+        detail = f"something else was signed: {stated.predicate_type!r:.80} of {', '.join(stated.subjects):.80}"
     elif list(theirs) != list(ours) or not isinstance(signer, str):
-        told = f"the predicate must have exactly the fields {', '.join(ours)}"
+        detail = f"the predicate must have exactly the fields {', '.join(ours)}"
     elif wrong := [name for name in ours if name != OWN_VERSION and not identical(theirs[name], ours[name])]:
-        told = f"it states another {wrong[0]} than the folder: {theirs[wrong[0]]!r:.80}"
+        detail = f"it states another {wrong[0]} than the folder: {theirs[wrong[0]]!r:.80}"
     else:
         passed = True
-        told = f"it speaks of this manifest, this model and this result (signed with fragility {signer:.40})"
-    return Check("statement", passed, told)
+        detail = f"it speaks of this manifest, this model and this result (signed with fragility {signer:.40})"
+    return Check("statement", passed, detail)
 
 
 def signed_predicate(path: str | os.PathLike[str], public_key: str | os.PathLike[str]) -> dict[str, Any]:

@@ -279,11 +279,13 @@ def _find_broken(model: Any, X: Any, donors: Any, protocol: Protocol, ids: Any, 
 
     def breaks(declared: Protocol, stressors: Sequence[Stressor], lent: Any = None) -> tuple[Booleans, Booleans]:
         """Return which rows are confident, (n,), and which stressor breaks which row, (n, stressors)."""
-        own = engine if declared.space == protocol.space else "auto"  # an engine that was insisted on may not read it
-        found = label_brittle(
-            model, X, declared, Stress(tuple(stressors)), donors=lent, ids=ids, engine=own, progress=False
+        engine_of_judge = (
+            engine if declared.space == protocol.space else "auto"
+        )  # an engine that was insisted on may not read it
+        labels = label_brittle(
+            model, X, declared, Stress(tuple(stressors)), donors=lent, ids=ids, engine=engine_of_judge, progress=False
         )
-        return found.high_confidence, found.brittle_by
+        return labels.high_confidence, labels.brittle_by
 
     sure, broken = breaks(protocol, (*LOST, *(stressor for _, stressor in OTHER_VALUES.values())), donors)
     out = {f"baseline {protocol.baseline}": _Broken(sure, np.asarray(broken[:, : len(LOST)].any(axis=1)))}

@@ -366,21 +366,21 @@ def choose_rate(
             seed=seed,
         )
         seconds = time.perf_counter() - started
-        own = refit_protocol(trained, X, protocol) if declared is None else declared
-        found = assess_model(trained, X_val, own, engine=engine)
+        refitted = refit_protocol(trained, X, protocol) if declared is None else declared
+        assessed = assess_model(trained, X_val, refitted, engine=engine)
         reached = _compute_score(score, trained, X_val, y_val)
         loss = outcomes[0].metric - reached if outcomes else 0.0
-        shares = (found.confident_share, found.brittle_share, found.exposure)
+        shares = (assessed.confident_share, assessed.brittle_share, assessed.exposure)
         outcomes.append(RateOutcome(rate, reached, loss, *shares, seconds))
-        return trained, own
+        return trained, refitted
 
     with progress_bar("hardening", progress) as report:
-        plain, own = attempt(model, 0.0, None)
+        plain, refitted = attempt(model, 0.0, None)
         best, chosen = 0.0, plain
         for rate in grid:
             if report is not None:
                 report(len(outcomes), 1 + len(grid))
-            trained, _ = attempt(plain, rate, own)
+            trained, _ = attempt(plain, rate, refitted)
             if outcomes[-1].loss <= tolerance:
                 best, chosen = rate, trained
     name = metric if isinstance(metric, str) else getattr(metric, "__name__", type(metric).__name__)

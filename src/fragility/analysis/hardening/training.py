@@ -106,20 +106,23 @@ def final_estimator(model: Any) -> Any:
 def _trained_estimators(head: Any) -> Iterator[Any]:
     """Yield an estimator and those that it trains: members of a vote, the base of an ensemble."""
     yield head
-    own = head.get_params(deep=False)
-    inner = [own.get("estimator"), *(pair[1] for pair in own.get("estimators") or [] if isinstance(pair, tuple))]
+    settings = head.get_params(deep=False)
+    inner = [
+        settings.get("estimator"),
+        *(pair[1] for pair in settings.get("estimators") or [] if isinstance(pair, tuple)),
+    ]
     for estimator in inner:
         if hasattr(estimator, "fit") and hasattr(estimator, "get_params"):
             yield from _trained_estimators(estimator)
 
 
 def _check_takes_weighted_twins(estimator: Any, *, takes_validation_rows: bool) -> None:
-    name, own = type_name(estimator), estimator.get_params(deep=False)
+    name, settings = type_name(estimator), estimator.get_params(deep=False)
     if isinstance(estimator, BaseSearchCV):
         raise ModelError(
             f"{name} was not fitted; fit it, and the model it found is hardened, or search over HardenedClassifier"
         )
-    if "cv" in own:
+    if "cv" in settings:
         raise ModelError(
             f"{name} splits its training rows itself, and would judge a row by its own degraded twin; harden the "
             f"estimator inside it, and then fit {name} around the result (FrozenEstimator) on rows of its own"
@@ -137,7 +140,7 @@ def _check_takes_weighted_twins(estimator: Any, *, takes_validation_rows: bool) 
         )
     if takes_validation_rows and validation_parameters(estimator) is not None:
         return
-    if validation_share(estimator, None) is not None or own.get("eval_fraction") is not None:
+    if validation_share(estimator, None) is not None or settings.get("eval_fraction") is not None:
         raise ModelError(
             f"{name} sets aside validation rows for early stopping itself, and would judge a row by its own degraded "
             "twin; train it without early stopping"
@@ -148,7 +151,9 @@ def validation_parameters(estimator: Any) -> ValidationParameters | None:
     """Return the parameters of ``fit`` that take validation rows; None if there are none."""
     if isinstance(estimator, MLPClassifier):
         return VALIDATION_PARAMETERS[0]  # of `training.fit_by_epochs`
-    return next((each for each in VALIDATION_PARAMETERS if has_fit_parameter(estimator, each.rows)), None)
+    return next(
+        (parameters for parameters in VALIDATION_PARAMETERS if has_fit_parameter(estimator, parameters.rows)), None
+    )
 
 
 def validation_share(estimator: Any, n_rows: int | None) -> float | int | None:
@@ -156,11 +161,11 @@ def validation_share(estimator: Any, n_rows: int | None) -> float | int | None:
 
     n_rows None: as many rows as it takes.
     """
-    own = estimator.get_params(deep=False)
-    share = own.get("validation_fraction")
-    if not share or own.get("solver") == "lbfgs":  # nothing is set aside; that solver does not stop early
+    settings = estimator.get_params(deep=False)
+    share = settings.get("validation_fraction")
+    if not share or settings.get("solver") == "lbfgs":  # nothing is set aside; that solver does not stop early
         return None
-    stops = own.get("early_stopping", own.get("n_iter_no_change", "always") is not None)
+    stops = settings.get("early_stopping", settings.get("n_iter_no_change", "always") is not None)
     if stops == "auto":
         stops = n_rows is None or n_rows > MOST_ROWS_WITHOUT_STOPPING
     return share if stops else None
@@ -265,11 +270,11 @@ def harden(
         return prepared.finish(prepared.handed, training.labels, {**given, **extra})
 
     probe = prepared.make_probe(subject, training, extra)
-    own = refit_protocol(probe, rows.native, protocol)
+    refitted = refit_protocol(probe, rows.native, protocol)
     removed = None
     if plan.outages is not None:
-        removed = plan.outages.removed_groups(Layout.of(own, bind(probe, rows.head(1).native, own)))
-    maker = TwinMaker.of(plan, own, removed, rows, prepared.transformer, prepared.handed)
+        removed = plan.outages.removed_groups(Layout.of(refitted, bind(probe, rows.head(1).native, refitted)))
+    maker = TwinMaker.of(plan, refitted, removed, rows, prepared.transformer, prepared.handed)
     aside, validation = prepared.set_aside(training, extra)
     kept = np.flatnonzero(~aside)
     weights = training.weights[kept]
@@ -299,7 +304,7 @@ def refit_protocol(model: Any, X: Any, protocol: Protocol | None) -> Protocol:
     if not isinstance(protocol, Protocol):
         raise ProtocolError(f"protocol must be a Protocol, got {type(protocol).__name__}")
     named, raw = protocol.baseline in BASELINES, protocol.space == "raw"
-    own = Protocol.fit(
+    fitted = Protocol.fit(
         model,
         X,
         space=protocol.space,
@@ -312,11 +317,13 @@ def refit_protocol(model: Any, X: Any, protocol: Protocol | None) -> Protocol:
         noise=protocol.modes.noise,
         joint_values=any(len(entry.fields) > JOINT_FIELDS for entry in protocol.modes.catalogue),
     )
-    modes = replace(protocol.modes, catalogue=own.modes.catalogue, whole=own.modes.whole, ranges=own.modes.ranges)
+    modes = replace(
+        protocol.modes, catalogue=fitted.modes.catalogue, whole=fitted.modes.whole, ranges=fitted.modes.ranges
+    )
     learned = ["fields", "columns", "groups", "artificial", "inputs", "stored", "refused"]
     learned += ["training_digest", "training_rows"]
-    depth = min(protocol.depth, len(own.groups))
-    return replace(protocol, depth=depth, modes=modes, **{name: getattr(own, name) for name in learned})
+    depth = min(protocol.depth, len(fitted.groups))
+    return replace(protocol, depth=depth, modes=modes, **{name: getattr(fitted, name) for name in learned})
 
 
 @dataclass(frozen=True, eq=False)
@@ -349,8 +356,8 @@ class _TrainingRows:
         """Return (n,) true for ``share(m)`` rows of each class of m rows, the same rows whatever their order."""
         chosen = np.zeros(len(self.keys), dtype=bool)
         for code in range(self.codes.max() + 1):
-            own = np.flatnonzero(self.codes == code)
-            chosen[own[np.argsort(self.keys[own], kind="stable")[: share(len(own))]]] = True
+            of_class = np.flatnonzero(self.codes == code)
+            chosen[of_class[np.argsort(self.keys[of_class], kind="stable")[: share(len(of_class))]]] = True
         return chosen
 
 
@@ -463,9 +470,9 @@ def fit_by_epochs(
     Its own ``fit`` takes no validation rows. So ``partial_fit`` trains one epoch at a time, and its own rule stops it:
     after ``n_iter_no_change`` epochs whose validation accuracy is not ``tol`` above the best, the best weights stay.
     """
-    own = {"early_stopping": model.early_stopping, "random_state": model.random_state}
+    settings = {"early_stopping": model.early_stopping, "random_state": model.random_state}
     # One generator for all epochs: partial_fit would shuffle by the same integer each time.
-    model.set_params(early_stopping=False, random_state=check_random_state(own["random_state"]))
+    model.set_params(early_stopping=False, random_state=check_random_state(settings["random_state"]))
     classes, scores = np.unique(np.asarray(y)), [-np.inf]
     best, waited = [], 0
     while len(scores) <= model.max_iter and waited <= model.n_iter_no_change:
@@ -476,6 +483,6 @@ def fit_by_epochs(
             best = [[part.copy() for part in parts] for parts in (model.coefs_, model.intercepts_)]
         scores.append(score)
     model.coefs_, model.intercepts_ = best
-    model.set_params(**own)
+    model.set_params(**settings)
     model.validation_scores_, model.best_validation_score_, model.n_iter_ = scores[1:], max(scores), len(scores) - 1
     model.best_loss_ = None

@@ -210,9 +210,9 @@ def compare_scores(
     evaluate : Labels, scores and verdict in one call.
     label_brittle : Makes the labels.
     """
-    own = {} if certs is None else collect_scores(certs, probabilities)
+    of_certificates = {} if certs is None else collect_scores(certs, probabilities)
     given = {name: np.asarray(s, dtype=np.float64) for name, s in (scores or {}).items()}
-    table = in_reading_order({**own, **given})
+    table = in_reading_order({**of_certificates, **given})
     rows = slice(None) if certs is None else _match_rows(labels, certs.claims.ids)
     keep = np.asarray(labels.high_confidence, dtype=bool)[rows]
     brittle = np.asarray(labels.brittle, dtype=bool)[rows][keep]
@@ -299,7 +299,7 @@ def _compare_with_baselines(
     subsets: dict[bytes, list[str]] = {}  # baselines known on the same rows share their resamples
     for name in baselines:
         subsets.setdefault(np.isnan(kept[name]).tobytes(), []).append(name)
-    found: dict[tuple[str, str], Comparison] = {}
+    comparisons: dict[tuple[str, str], Comparison] = {}
     for subset in subsets.values():
         known = ~np.isnan(kept[subset[0]])
         label, names = brittle[known], [*compared, *subset]
@@ -309,8 +309,8 @@ def _compare_with_baselines(
         for s in compared:
             for b in subset:
                 low, high = quantile_interval(drawn[s] - drawn[b])
-                found[s, b] = Comparison(s, b, area[s] - area[b], low, high, int(known.sum()))
-    return tuple(found[s, b] for s in compared for b in baselines)
+                comparisons[s, b] = Comparison(s, b, area[s] - area[b], low, high, int(known.sum()))
+    return tuple(comparisons[s, b] for s in compared for b in baselines)
 
 
 def label_noise_ceiling(labels: Labels, independent: Labels) -> Ceiling:

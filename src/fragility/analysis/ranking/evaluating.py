@@ -86,13 +86,13 @@ class Evaluation(TabularReport, BriefRepr):
     def to_text(self) -> str:
         """Return the verdict first, then what it rests on."""
         lines = [self.verdict.sentence]
-        found = self.verdict.against_others
-        if found is not None:
-            name = dict(JUDGED.values()).get(found.score, found.score)
-            rows = "" if found.rows == self.report.high_confidence else f" on {found.rows} rows"
+        other = self.verdict.against_others
+        if other is not None:
+            name = dict(JUDGED.values()).get(other.score, other.score)
+            rows = "" if other.rows == self.report.high_confidence else f" on {other.rows} rows"
             lines.append(
-                f"Strongest other score: {found.baseline}, AUROC {self.report.result(found.baseline).auroc:.3f}; "
-                f"{name} differs from it by {found.difference:+.3f} ({found.low:+.3f} to {found.high:+.3f}){rows}."
+                f"Strongest other score: {other.baseline}, AUROC {self.report.result(other.baseline).auroc:.3f}; "
+                f"{name} differs from it by {other.difference:+.3f} ({other.low:+.3f} to {other.high:+.3f}){rows}."
             )
         by = {name.removeprefix("brittle by "): k for name, k in self.counts.items() if name.startswith("brittle by ")}
         rule, quality = self.stress, self.predictive
@@ -298,23 +298,23 @@ class _Work:
         """Return scores, labels and probabilities of rows with certificates; scores and labels are found apart."""
         labels = self.label(oracle, self.stress, donors)
         probabilities = predict_rows(oracle)
-        found = collect_scores(certs, probabilities)
+        scores = collect_scores(certs, probabilities)
         repeats, budget = self.baselines.random_orders, self.byte_budget
         if self.modes:
             losses = losses_of_rows(oracle, self.protocol, self.modes, byte_budget=budget)
-            found |= {f"{EXPOSURE_TO}{mode}": losses[mode].exposure for mode in self.modes}
+            scores |= {f"{EXPOSURE_TO}{mode}": losses[mode].exposure for mode in self.modes}
         if repeats > 0:
-            found["random_order"] = random_order_score(
+            scores["random_order"] = random_order_score(
                 oracle, self.protocol, repeats=repeats, seed=self.seed, byte_budget=budget
             )
         if order is not None:
-            found["permutation_order"] = rcma_along(oracle, self.protocol, order, byte_budget=budget)
+            scores["permutation_order"] = rcma_along(oracle, self.protocol, order, byte_budget=budget)
         if self.baselines.shap_rows > 0:
             confident = labels.high_confidence  # by the model's confidence alone: it says nothing of what broke
-            found["group_shap"] = group_shap(
+            scores["group_shap"] = group_shap(
                 oracle, self.protocol, max_rows=self.baselines.shap_rows, among=confident, seed=self.seed
             ).score
-        return found, labels, probabilities
+        return scores, labels, probabilities
 
     def label(self, oracle: Oracle, stress: Stress, donors: Floats | None) -> BrittleLabels:
         run = run_stress_rows(
@@ -342,21 +342,21 @@ def judge(report: RankingReport, by: str = "exposure") -> RankingVerdict:
         )
         return RankingVerdict(CANNOT_TELL, too_few, None, None)
     score, name = JUDGED.get(by, (f"{EXPOSURE_TO}{by}", f"{EXPOSURE_TO}{by}"))
-    judged, found = report.result(score), _find_comparison(report, score, best)
-    if found.low > 0.0:
+    judged, compared = report.result(score), _find_comparison(report, score, best)
+    if compared.low > 0.0:
         state, opening = BETTER, f"Yes: {name} finds the brittle cases of this model better than its confidence does."
-    elif found.high < 0.0:
+    elif compared.high < 0.0:
         state, opening = WORSE, f"No: the model's own confidence finds its brittle cases better than {name} does."
     else:
         state, opening = NOT_SHOWN, f"Not shown: on these rows {name} and the model's confidence cannot be told apart."
     sentence = (
         f"{opening} AUROC {judged.auroc:.3f} against {best.auroc:.3f} for {best.score} "
-        f"(difference {found.difference:+.3f}, 95% interval {found.low:+.3f} to {found.high:+.3f}); "
+        f"(difference {compared.difference:+.3f}, 95% interval {compared.low:+.3f} to {compared.high:+.3f}); "
         f"reviewing the top 20% finds {judged.capture_20:.0%} of the brittle cases by {name}, "
         f"{best.capture_20:.0%} by {best.score}."
     )
     other = report.strongest(("perturbation", "attribution", "other"))
-    return RankingVerdict(state, sentence, found, None if other is None else _find_comparison(report, score, other))
+    return RankingVerdict(state, sentence, compared, None if other is None else _find_comparison(report, score, other))
 
 
 def _find_comparison(report: RankingReport, score: str, baseline: ScoreResult) -> Comparison:

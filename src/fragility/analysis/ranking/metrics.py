@@ -162,7 +162,7 @@ def bootstrap_mean(
     if len(known) > 1 and np.ptp(known) == 0.0:  # scipy calls a degenerate distribution NaN; every mean is this value
         low = high = float(known[0])
     elif len(known) > 1:
-        found = stats.bootstrap(
+        interval = stats.bootstrap(
             (known,),
             np.mean,
             n_resamples=resamples,
@@ -172,7 +172,7 @@ def bootstrap_mean(
             batch=max(1, 2**22 // len(known)),
             rng=np.random.default_rng(seed),
         ).confidence_interval
-        low, high = float(found.low), float(found.high)
+        low, high = float(interval.low), float(interval.high)
     spread = float(known.std(ddof=1)) if len(known) > 1 else math.nan
     mean = float(known.mean()) if len(known) else math.nan
     return MeanInterval(mean, low, high, spread, len(known), len(v) - len(known))
@@ -186,10 +186,10 @@ def paired_bootstrap(
     if first.shape != second.shape or first.ndim != 1:
         raise DataError(f"paired values must have one entry per unit, got shapes {first.shape} and {second.shape}")
     difference = first - second
-    found = bootstrap_mean(difference, resamples=resamples, level=level, seed=seed)
+    mean = bootstrap_mean(difference, resamples=resamples, level=level, seed=seed)
     counts = int((difference > 0).sum()), int((difference <= 0).sum())  # NaN is in neither
-    win, lose = (count / found.units if found.units else math.nan for count in counts)
-    return PairedDifference(found.mean, found.low, found.high, win, lose, found.units, found.undefined)
+    win, lose = (count / mean.units if mean.units else math.nan for count in counts)
+    return PairedDifference(mean.mean, mean.low, mean.high, win, lose, mean.units, mean.undefined)
 
 
 def resampled_aurocs(
@@ -213,7 +213,7 @@ def resampled_aurocs(
         return out
     negative, positives = np.flatnonzero(~label), np.flatnonzero(label)
     placed = []  # negatives by ascending score; how many have a lower, and how many no higher score than each positive
-    for s in (np.asarray(each, dtype=np.float64) for each in scores):
+    for s in (np.asarray(score, dtype=np.float64) for score in scores):
         ascending = negative[np.argsort(s[negative], kind="stable")]
         placed.append((ascending, *(np.searchsorted(s[ascending], s[positives], side=x) for x in ("left", "right"))))
     generator = np.random.default_rng(seed)
@@ -223,13 +223,13 @@ def resampled_aurocs(
         stop = min(start + batch, resamples)
         weights = generator.multinomial(n, np.full(n, 1.0 / n), size=stop - start).astype(np.float64)
         weights = weights if units is None else weights[:, units]
-        own = weights[:, positives]
+        of_positives = weights[:, positives]
         for index, (ascending, below, up_to) in enumerate(placed):
             passed = np.zeros((len(weights), len(negative) + 1))
             np.cumsum(np.take(weights, ascending, axis=1), axis=1, out=passed[:, 1:])
-            won = (own * (passed[:, below] + passed[:, up_to])).sum(axis=1) / 2.0  # half of a tie counts
+            won = (of_positives * (passed[:, below] + passed[:, up_to])).sum(axis=1) / 2.0  # half of a tie counts
             with np.errstate(invalid="ignore"):
-                out[index, start:stop] = won / (own.sum(axis=1) * passed[:, -1])
+                out[index, start:stop] = won / (of_positives.sum(axis=1) * passed[:, -1])
     return out
 
 

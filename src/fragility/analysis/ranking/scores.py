@@ -79,8 +79,8 @@ def score_kind(name: str) -> str:
 def in_reading_order(table: Mapping[str, Floats]) -> dict[str, Floats]:
     """Confidence first, a user's own scores after the known baselines, certificate and mode scores last."""
     baselines = [*CONFIDENCE_SCORES, *PERTURBATION_SCORES, *ATTRIBUTION_SCORES]
-    own = [name for name in table if score_kind(name) == "other"]
-    return {name: table[name] for name in [*baselines, *own, *CERTIFICATE_SCORES, *MODE_SCORES] if name in table}
+    given = [name for name in table if score_kind(name) == "other"]
+    return {name: table[name] for name in [*baselines, *given, *CERTIFICATE_SCORES, *MODE_SCORES] if name in table}
 
 
 def is_baseline(name: str) -> bool:

@@ -91,9 +91,9 @@ def read_model(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, 
         header = parse_json(text or "null")
     except ValueError as error:
         raise ModelError(f"{path}: the header is not JSON: {error}") from error
-    found = header.get("format") if isinstance(header, dict) else None
-    if found != FORMAT:
-        raise ModelError(f"{path}: expected a model of format {FORMAT!r} (ResMLPClassifier.save), got {found!r}")
+    stated = header.get("format") if isinstance(header, dict) else None
+    if stated != FORMAT:
+        raise ModelError(f"{path}: expected a model of format {FORMAT!r} (ResMLPClassifier.save), got {stated!r}")
     return header, arrays
 
 
@@ -102,11 +102,11 @@ def read_network(shape: Mapping[str, int], arrays: Mapping[str, NDArray[Any]], s
     network = import_network()
     declared = network.NetworkShape(**shape)
     # The arrays are compared before anything is made: a file's header may not decide how much memory is taken.
-    found = {name: array.shape for name, array in arrays.items()}
-    blocks = sum(name.endswith(".outer.bias") for name in found)
+    shapes = {name: array.shape for name, array in arrays.items()}
+    blocks = sum(name.endswith(".outer.bias") for name in shapes)
     expected = network.parameter_shapes(replace(declared, blocks=min(declared.blocks, blocks + 1)))
-    if found != expected:
-        wrong = sorted(name for name in {*expected, *found} if expected.get(name) != found.get(name))
+    if shapes != expected:
+        wrong = sorted(name for name in {*expected, *shapes} if expected.get(name) != shapes.get(name))
         raise ModelError(f"{source}: the arrays {wrong[:5]} are missing, unknown or not of the shape the header says")
     return network.build_network(declared, arrays)
 

@@ -256,11 +256,11 @@ def _resolve_traced(groups: Groups, n_columns: int, names: Sequence[str] | None)
             f"the rows have the column {unknown[0]!r}, which the preprocessing that the groups were traced from does "
             "not make; fit that preprocessing on all rows"
         )
-    found: list[list[int | str]] = []
+    groups_of_rows: list[list[int | str]] = []
     for members in groups:
         places = [member[by_name] if isinstance(member, tuple) else member for member in members]
-        found.append([place for place in places if not by_name or place in (names or ())])
-    return found
+        groups_of_rows.append([place for place in places if not by_name or place in (names or ())])
+    return groups_of_rows
 
 
 def _plain_baseline(baseline: Any) -> str | tuple[float, ...]:

@@ -13,7 +13,7 @@ import asyncio
 import datetime as dt
 import threading
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -219,8 +219,10 @@ class Batcher:
             try:
                 self.log.append(*(entry for entry, _ in waiting))
             except Exception as error:
+                reason = str(error) if isinstance(error, FragilityError) else name_error(error)
+                sentence = f"the answer is withheld because it could not be logged: {reason}"
                 for _, written in waiting:
-                    written.set_exception(_withhold(error))
+                    written.set_exception(RequestError(503, "not_logged", sentence))
             else:
                 for _, written in waiting:
                     written.set_result(None)
@@ -256,11 +258,6 @@ class Batcher:
         if jobs[0].logged:  # a row that is asked about again is counted once
             for event in answers.events:
                 self.metrics.count_event(event)
-
-
-def _withhold(error: Exception) -> RequestError:
-    reason = str(error) if isinstance(error, FragilityError) else name_error(error)
-    return RequestError(503, "not_logged", f"the answer is withheld because it could not be logged: {reason}")
 
 
 # --- metrics --------------------------------------------------------------------------------------------------
@@ -302,7 +299,8 @@ class Metrics:
         self.decisions.labels(str(event["decision"])).inc()
         self.exposure.observe(event["exposure"])
         for counter, names in ((self.missing, event["missing"]), (self.stale, event["stale"])):
-            _count_names(counter, names)
+            for name in names:
+                counter.labels(name).inc()
         if event["p_change"] is not None:
             self.p_change.observe(event["p_change"])
         if event["review"]:
@@ -311,8 +309,3 @@ class Metrics:
     def write(self) -> bytes:
         """Return the text of `/metrics`."""
         return generate_latest(self.registry)
-
-
-def _count_names(counter: Counter, names: Iterable[str]) -> None:
-    for name in names:
-        counter.labels(name).inc()

@@ -357,7 +357,8 @@ def draw_over_time(
     low = min([*values, *bounds, *(figure.lower for figure in full)])
     low = 0.95 * low if low > high / 2 else 0.0
     y = LinearScale(low, high, BOTTOM, TOP)
-    ticks = [(tick, _write_tick(watched.measure, tick)) for tick in drawing.list_ticks(low, high)]
+    write_tick = "{:g}".format if watched.measure == "exposure" else write_rate
+    ticks = [(tick, write_tick(tick)) for tick in drawing.list_ticks(low, high)]
     marks = drawing.draw_value_axis(y, ticks, LEFT, RIGHT)
     ends = [
         [(x(_number(day)), y(min(max(getattr(f, end), low), high))) for day, f in known] for end in ("upper", "lower")
@@ -427,7 +428,3 @@ def _draw_dates(days: Sequence[dt.date], x: LinearScale) -> list[str]:
 
 def _number(day: dt.date) -> float:
     return float(day.toordinal())
-
-
-def _write_tick(measure: str, value: float) -> str:
-    return f"{value:g}" if measure == "exposure" else write_rate(value)

@@ -237,7 +237,7 @@ class WatchResult(Result):
         str
             The metrics; field and class names are label values.
         """
-        return _render_prometheus(self)
+        return "".join(_write_metric(*metric) for metric in _list_metrics(self))
 
     def _forms(self) -> Mapping[str, Callable[[], str]]:
         return {**super(WatchResult, self)._forms(), ".prom": self.to_prometheus}
@@ -438,11 +438,6 @@ def _draw(result: WatchResult, watched: Watched, title: str) -> str:
 
 
 # --- Prometheus ---------------------------------------------------------------------------------------------
-
-
-def _render_prometheus(result: WatchResult) -> str:
-    """Return all metrics."""
-    return "".join(_write_metric(*metric) for metric in _list_metrics(result))
 
 
 def _list_metrics(result: WatchResult) -> list[tuple[str, str, list[tuple[MetricLabels, float]]]]:

@@ -161,6 +161,7 @@ def watch(
     reference_notes = _keep_reference(keeper, follower)
     table = _find_losses(opened, audit, reliability)
     days = tuple(_date(day.day) for day in follower.days)
+    sums = follower.sums
     return WatchResult(
         alarms=tuple(_tell(episode, follower.reference, settings, layout, table) for episode in follower.episodes),
         days=days,
@@ -175,7 +176,7 @@ def watch(
             "alpha": alpha,
             "horizon": horizon,
             "reference_days": settings.reference_days,
-            "reference": None if follower.sums is None else _describe_sums(follower.sums),
+            "reference": None if sums is None else {"first": sums.first, "last": sums.last, "decisions": sums.rows},
             "window": window,
             "allowance": allowance,
             "min_confidence": min_confidence,
@@ -219,10 +220,6 @@ def _keep_reference(keeper: ReferenceKeeper | None, follower: Follower) -> list[
         except OSError as error:
             where = f"which cannot be kept in {keeper.path} ({error.strerror or error}): it changes with the first days"
     return [f"Reference: {sums.first} to {sums.last}, {write_count(sums.rows, 'decision')}, {where}."]
-
-
-def _describe_sums(sums: ReferenceSums) -> dict[str, Any]:
-    return {"first": sums.first, "last": sums.last, "decisions": sums.rows}
 
 
 def _tell_late(late: LateDecisions) -> list[str]:

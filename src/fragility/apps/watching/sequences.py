@@ -105,12 +105,6 @@ class MeanSequence:
         return max(centre - width, 0.0), min(centre + width, 1.0)
 
 
-def bet_on_counts(n: Floats, k: Floats, bounds: Floats) -> Floats:
-    """Return (m, J) the log gain of each bet on n rows, k of which have the property; n, k and bounds are (m,)."""
-    gain = np.log1p(SHARES * (1.0 / bounds[:, None] - 1.0))
-    return np.asarray(k[:, None] * gain + (n - k)[:, None] * np.log1p(-SHARES))
-
-
 def bet_on_values(values: Floats, bound: float) -> Floats:
     """Return (n, J) the log gain of each bet on each value in [0, 1]."""
     return np.asarray(np.log1p(SHARES * (values[:, None] / bound - 1.0)))
