@@ -94,7 +94,7 @@ def test_the_result_says_what_differs_and_shows_the_smallest_example(credit, tra
     missing = next(one for one in found.examples if one.kind == "missing")
     assert list(missing.changed) == ["duration"] and missing.row["duration"] is None
     assert {one.unit for one in found.reveals if one.kind == "clean"} == {"age", "housing"}
-    assert "rows as they are show it" in str(found)
+    assert "unmodified rows show it" in str(found)
     assert found["missing"].only_a == 16 and found["missing"].skipped == found.rows - 16
     assert "served refuses every missing value of 'age' that was tried: further rows were not asked" in found.notes
 

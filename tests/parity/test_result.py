@@ -46,7 +46,7 @@ def test_what_is_no_comparison_is_refused(found, tmp_path):
 def test_the_text_and_the_table_say_the_same(found):
     text, table = str(found), found.to_pandas()
     assert "\x1b" not in text and "zero\\x1b[2J" in text
-    assert "answers differ in" in text and "no row as it is shows it" in text
+    assert "answers differ in" in text and "unmodified rows show no difference" in text
     assert list(table["kind"].unique()) == ["missing"] and set(table["unit"]) == {
         "duration",
         "age",

@@ -97,7 +97,7 @@ class TableRows:
 
 
 def read_values(rows: Any, ids: Any = None) -> RowValues:
-    """Return a source of rows as it is, and a table or an array as a source."""
+    """Return a source of rows unchanged, and a table or an array as a source."""
     is_frame = isinstance(rows, pd.DataFrame)  # its columns are attributes, whatever they are called
     return rows if isinstance(rows, RowValues) and not is_frame else TableRows.of(rows, ids)
 

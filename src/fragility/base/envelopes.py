@@ -19,7 +19,7 @@ from fragility.base.files import parse_json
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
-# Names, not addresses: the domain .invalid is reserved and never resolves, so nobody else can stand behind them.
+# Names, not addresses: the domain .invalid is reserved and never resolves, so no one else can publish under them.
 CERTIFICATES_PREDICATE = "https://fragility.invalid/certificates/v1"
 PROTOCOL_PREDICATE = "https://fragility.invalid/protocol/v1"
 STATEMENT_FIELDS = ("_type", "subject", "predicateType", "predicate")

@@ -58,6 +58,11 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
+def reason_of(error: BaseException) -> object:
+    """Return what an error says without the number and the path that the system's errors name."""
+    return getattr(error, "strerror", None) or error
+
+
 def name_error(error: BaseException) -> str:
     """Return the kind of another library's error, and the first line of what it says."""
     kind, said = type(error).__name__, first_line(error)[:300]

@@ -17,7 +17,7 @@ from fragility.base.errors import Advice, DataError
 
 
 def id_text(own_id: object) -> str:
-    """Return an id as it is compared: 7 and "7" are one id, and so are 0.0 and -0.0."""
+    """Return the text by which an id is compared: 7 and "7" are one id, and so are 0.0 and -0.0."""
     return "0.0" if isinstance(own_id, float) and own_id == 0.0 else str(own_id)
 
 

@@ -26,7 +26,7 @@ from contextvars import ContextVar
 from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
 
-from fragility.base.errors import FragilityError
+from fragility.base.errors import FragilityError, reason_of
 from fragility.base.files import JSON_LIMIT, parse_json, read_bounded
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def load_json(path: str | os.PathLike[str], what: str, error: type[FragilityErro
     try:
         data = read_bounded(path, JSON_LIMIT)
     except (OSError, ValueError) as cause:
-        raise error(f"cannot read {what} {path}: {getattr(cause, 'strerror', None) or cause}") from cause
+        raise error(f"cannot read {what} {path}: {reason_of(cause)}") from cause
     return parse_text(data, f"{what} {path}", error)
 
 

@@ -37,7 +37,7 @@ class Share:
     lower, upper : float
         The ends of the interval; 0 and 1 for a share of no rows. It is that of the rows counted.
     unsettled : int, default=0
-        Further rows of which nobody knows whether they have the property, so that the share is "at least" this.
+        Further rows of which it is unknown whether they have the property, so that the share is "at least" this.
     """
 
     count: int

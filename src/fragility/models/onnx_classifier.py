@@ -134,7 +134,7 @@ class OnnxClassifier:
         return np.hstack([1.0 - p, p])
 
     def ask_output(self, rows: Any) -> npt.NDArray[Any]:
-        """Return what the file gives in the place of probabilities, as it is."""
+        """Return the raw output of the file that stands for probabilities."""
         return self._run("own", self.outputs.probabilities, rows)
 
     @available_if(lambda self: self.outputs.label is not None and self.classes_ is not None)  # type: ignore[untyped-decorator]

@@ -22,11 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from fragility.base.canonical import DIGEST_PREFIX, canonical_bytes
-from fragility.base.errors import CertificateError, DataError
+from fragility.base.errors import CertificateError, DataError, reason_of
 from fragility.base.files import JSON_LIMIT, parse_json, read_bounded, replacing
+from fragility.base.schemas import check_format
+from fragility.trust.signing import SIGNATURE_FILE
 
 FORMAT = "fragility-pack/1"
-PACK_FILE, SIGNATURE_FILE = "pack.json", "signature.dsse.json"
+PACK_FILE = "pack.json"
 SUFFIX = ".zip"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*){0,3}")
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the first time that a zip archive can state
@@ -131,12 +133,8 @@ def read_pack_document(folder: Path, pack: Path) -> tuple[dict[str, Any], bytes]
     except FileNotFoundError as error:
         raise CertificateError(f"{pack} is no pack: {PACK_FILE} is missing") from error
     except (OSError, ValueError) as error:
-        raise CertificateError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
-    stated = document.get("format") if isinstance(document, dict) else None
-    if stated != FORMAT:
-        raise CertificateError(
-            f"{path} has format {stated!r:.80}, this version reads {FORMAT!r}; use another fragility"
-        )
+        raise CertificateError(f"cannot read {path}: {reason_of(error)}") from error
+    check_format(document, FORMAT, str(path), CertificateError)
     if data != canonical_bytes(document):
         raise CertificateError(f"{path} is not in canonical form; it was not written by fragility pack")
     return document, data

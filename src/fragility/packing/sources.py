@@ -3,7 +3,7 @@
 An earlier audit, true classes, labels of held-out stress, the rules of a gate, comparisons of models, a reliability
 analysis and public keys may lie beside the audit. Everything else in a pack follows from them (``writing.derive``).
 
-Each figure is a number with its source, so that whoever has the pack can compute it again. A source is plain JSON, and
+Each figure is a number with its source, so that a reader of the pack can compute it again. A source is plain JSON, and
 one of two:
 
     {"file": F, "pointer": P}                 the value at a JSON pointer (RFC 6901) of a file of the pack
@@ -29,7 +29,7 @@ from fragility.audits.folder import MANIFEST_FILE, read_manifest
 from fragility.audits.measures import list_measures
 from fragility.audits.parts import decode_table
 from fragility.base.envelopes import read_envelope
-from fragility.base.errors import CertificateError, DataError, VerificationError
+from fragility.base.errors import CertificateError, DataError, VerificationError, reason_of
 from fragility.base.files import read_bounded, read_json
 from fragility.base.ids import id_text
 from fragility.blocks.baselines.comparison import STABILITY_WORDS, Stability
@@ -95,7 +95,7 @@ class SourceReader:
             try:
                 self._documents[name] = read_json(self.folder / name)
             except (OSError, ValueError) as error:
-                reason = getattr(error, "strerror", None) or error
+                reason = reason_of(error)
                 raise CertificateError(f"the pack's file {name} cannot be read: {reason}") from error
         return self._documents[name]
 
@@ -311,7 +311,7 @@ def _read_stress(path: Path, audit: Audit) -> pa.Table:
     try:
         data = read_bounded(path, STRESS_SIZE + STRESS_ROW * audit.manifest.rows)
     except (OSError, ValueError) as error:
-        raise CertificateError(f"cannot read {STRESS}: {getattr(error, 'strerror', None) or error}") from error
+        raise CertificateError(f"cannot read {STRESS}: {reason_of(error)}") from error
     return decode_table(data, STRESS, most_rows=audit.manifest.rows)
 
 

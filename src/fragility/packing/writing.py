@@ -29,7 +29,6 @@ from fragility.blocks.checks import MALFORMED, Check
 from fragility.packing.archive import (
     FORMAT,
     PACK_FILE,
-    SIGNATURE_FILE,
     check_target,
     describe_files,
     list_files,
@@ -71,7 +70,15 @@ from fragility.parity import ModelParity
 from fragility.questions.reliability.outcomes import FailureProbability
 from fragility.questions.stress.labels import BrittleLabels
 from fragility.report import Report
-from fragility.trust.signing import is_signed_by, load_private_key, load_public_key, public_pem, sign, with_signature
+from fragility.trust.signing import (
+    SIGNATURE_FILE,
+    is_signed_by,
+    load_private_key,
+    load_public_key,
+    public_pem,
+    sign,
+    with_signature,
+)
 from fragility.verification.outcome import Outcome
 from fragility.version import __version__
 
@@ -182,7 +189,7 @@ def pack(
     key : path, optional
         A private key, as :func:`generate_keys` writes it: signs the copy of the audit and the pack as a whole.
     public_key : path, optional
-        The public key of whoever signed the audit before; a signature that does not hold is refused.
+        The public key for an earlier signature of the audit; an invalid signature is refused.
     title : str, default="Evidence pack"
         What the index is called.
     author : str, optional
@@ -405,7 +412,7 @@ def verify_pack(
     audit : path, optional
         The audit's folder, for a pack without certificates.
     public_key : path, optional
-        The public key of whoever is to have signed the pack, from where you trust it.
+        The public key of the expected signer, from a source that you trust.
 
     Returns
     -------

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from fragility.base.errors import DataError, FragilityError
-from fragility.base.files import read_json, replacing, write_text
+from fragility.base.files import replacing, write_text
+from fragility.base.schemas import load_json
 from fragility.base.text import BriefRepr
 from fragility.pages.sections import Document, Section, render_fragment, render_html, render_markdown, render_text
 
@@ -110,13 +111,7 @@ class JsonFile:
         object of this class
             Equal to the one that was saved.
         """
-        try:
-            document = read_json(path)
-        except OSError as error:
-            raise cls._error(f"cannot read the {cls._noun} {path}: {error.strerror or error}") from error
-        except ValueError as error:
-            raise cls._error(f"the {cls._noun} {path} is not valid JSON: {error}") from error
-        return cls.from_dict(document)  # type: ignore[attr-defined, no-any-return]
+        return cls.from_dict(load_json(path, f"the {cls._noun}", cls._error))  # type: ignore[attr-defined, no-any-return]
 
 
 class TabularReport:

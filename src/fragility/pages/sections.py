@@ -218,7 +218,7 @@ def _render_body(document: Document) -> str:
 
 @cache
 def _load_templates() -> Any:
-    from jinja2 import Environment, FunctionLoader, StrictUndefined  # not needed by whoever prints text
+    from jinja2 import Environment, FunctionLoader, StrictUndefined  # not needed for text
     from markupsafe import Markup
 
     templates = Environment(
@@ -251,7 +251,7 @@ def render_markdown(document: Document) -> str:
 
 
 def escape_markdown(text: object) -> str:
-    """Return text from data so that Markdown shows it as it is, on one line."""
+    """Return text from data, escaped so that Markdown shows it literally, on one line."""
     return SPECIAL.sub(r"\\\1", " ".join(replace_controls(text).split()))
 
 

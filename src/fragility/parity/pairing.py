@@ -184,7 +184,7 @@ def _choose_names(a: tuple[str, ...] | None, b: tuple[str, ...] | None, table: S
 
 
 def _find_columns(names: Sequence[str] | None, table: Sequence[str]) -> tuple[int, ...] | None:
-    """Return the place in the table of each name, as it is or as a library rewrites it; None if they are others."""
+    """Return the place in the table of each name, literally or as a library rewrites it; None if the names differ."""
     if names is None or len(names) != len(table):
         return None
     for simplify in (str, _simplify):

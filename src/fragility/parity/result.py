@@ -189,9 +189,9 @@ class ParityExample(BriefRepr):
         The whole row; a missing value is None. Empty if the values were left out.
     changed : dict of str to value
         The fields that were changed, with their values in the data. Both models agree on that row. Nothing is changed
-        if they differ on a row as it is. None for each value that was left out.
+        if they differ on an unmodified row. None for each value that was left out.
     cleared_by : tuple of str
-        For a row as it is: groups whose loss makes the models agree.
+        For an unmodified row: groups whose loss makes the models agree.
     a, b : ModelAnswer
         What the models answer.
     numbers : tuple of str
@@ -404,7 +404,7 @@ def describe_verdict(parity: ModelParity) -> str:
     parts = [f"answers differ in {differing:,} of {parity.states:,} states, the label in {labels:,}"]
     if alone:
         parts.append(f"only one of them answers in {alone:,} more")
-    clean = "rows as they are show it" if parity[CLEAN].alarms else "no row as it is shows it"
+    clean = "unmodified rows show it" if parity[CLEAN].alarms else "unmodified rows show no difference"
     return f"{parity.b.name} is not the same model as {parity.a.name}: {'; '.join(parts)}; {clean}"
 
 

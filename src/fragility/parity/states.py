@@ -146,7 +146,7 @@ class Candidate(NamedTuple):
     change: StateChange
     layout: RawLayout
     cells: Floats  # (d,)
-    clean: Floats  # (d,) the row as it is, in the same layout
+    clean: Floats  # (d,) the unmodified row, in the same layout
     answers: tuple[Floats, Floats]  # (C,) each, as the models gave them among other states
 
 

@@ -420,5 +420,5 @@ def _correlate_ranks(one: pd.Series, other: pd.Series) -> float | None:
     """Return Spearman's correlation, or None if there is nothing to rank."""
     if one.nunique() < 2 or other.nunique() < 2:
         return None
-    # Rounded: the last digits of a correlation differ between machines, and nobody reads them.
+    # Rounded: the last digits of a correlation differ between machines.
     return round(float(np.corrcoef(one.rank(), other.rank())[0, 1]), 6)

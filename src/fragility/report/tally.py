@@ -397,7 +397,7 @@ def _sum_whole(values: Floats) -> int:
 
 
 def _round_mean(average: Average) -> float:
-    return round(average.value, 9)  # the last digits differ between machines, and nobody reads them
+    return round(average.value, 9)  # the last digits differ between machines
 
 
 def _divide(total: int, rows: int) -> float:

@@ -329,7 +329,7 @@ def check_csv_lines(stream: pa.NativeFile, name: str, form: CsvFormat) -> None:
         encoding=form.encoding or "utf8",
     )
     parsing = pyarrow.csv.ParseOptions(delimiter=form.separator or ",", newlines_in_values=True)
-    # One column, as it is: what the cells hold is not looked at here.
+    # One column, unchanged: its cells are not inspected here.
     converting = pyarrow.csv.ConvertOptions(include_columns=["f0"], column_types={"f0": pa.binary()})
     try:
         with pyarrow.csv.open_csv(stream, reading, parsing, converting) as reader:

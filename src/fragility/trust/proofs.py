@@ -1,7 +1,7 @@
 """Proofs that one row belongs to an audit: its claims, and the nodes of the Merkle tree beside its way to the root.
 
 A row's digest names classes and groups by their places and numbers in units of the protocol's resolution. What these
-places and units mean is bound by the protocol's digest alone, so a proof carries the protocol whole: whoever checks it
+places and units mean is bound by the protocol's digest alone, so a proof carries the whole protocol: its verifier
 recomputes that digest, from it the context, from context and claims the row's digest, and from there the root.
 """
 
@@ -156,7 +156,7 @@ def verify_proof(
     root : str, optional
         The root digest of the audit, ``sha256:...``, from where you trust it.
     public_key : path, optional
-        Instead: the public key of whoever signed the audit, and with it ``signature``.
+        Instead: the public key of the audit's signer, together with ``signature``.
     signature : path, optional
         The audit's ``signature.dsse.json``; the root is taken from the statement it signs.
 

@@ -1,7 +1,7 @@
 """Keys and signatures: who stands behind an audit, or behind a protocol before there is an audit.
 
-What is signed is an in-toto Statement v1 in a DSSE envelope (``fragility.base.envelopes``), with Ed25519, offline.
-Whoever verifies makes the statement anew from the folder and compares it with the one signed: nothing is believed. Keys
+What is signed is an in-toto Statement v1 in a DSSE envelope (``fragility.base.envelopes``), with Ed25519, offline. A
+verifier makes the statement again from the folder and compares it with the signed one: nothing is taken on trust. Keys
 are PEM files. This is the only module that needs securesystemslib.
 """
 
@@ -30,7 +30,7 @@ from fragility.base.envelopes import (
     read_envelope,
     read_statement,
 )
-from fragility.base.errors import CertificateError, FragilityError, VerificationError
+from fragility.base.errors import CertificateError, FragilityError, VerificationError, reason_of
 from fragility.base.files import SIGNATURE, read_bounded, write_bytes
 from fragility.base.libraries import say_lacking
 from fragility.blocks.checks import Check
@@ -155,7 +155,7 @@ def _read_key(path: str | os.PathLike[str]) -> bytes:
     try:
         return read_bounded(path, KEY_LIMIT)
     except (OSError, ValueError) as error:
-        raise VerificationError(f"cannot read the key {path}: {getattr(error, 'strerror', None) or error}") from error
+        raise VerificationError(f"cannot read the key {path}: {reason_of(error)}") from error
 
 
 def _check_kind(key: Any, path: object) -> None:
@@ -296,11 +296,11 @@ def verify_signature(
     audit : path
         The folder of an audit.
     public_key : path
-        The public key (Ed25519, PEM) of whoever is to have signed it, from where you trust it.
+        The public key (Ed25519, PEM) of the expected signer, from a source that you trust.
     signature : path, optional
         The envelope; ``signature.dsse.json`` in the folder if not given.
     protocol_key : path, optional
-        The public key of whoever is to have signed the protocol before the audit; the same key if not given.
+        The public key of the expected signer of the protocol; the same key if not given.
 
     Returns
     -------
@@ -326,7 +326,7 @@ def verify_signature(
 def signature_checks(
     folder: Path, public_key: str | os.PathLike[str], envelope: Path, protocol_key: str | os.PathLike[str] | None = None
 ) -> list[Check]:
-    """Return the checks of the signature, of what it speaks of, and of the protocol's own signature if there is one."""
+    """Return the checks of the signature, of its statement, and of the protocol's own signature if there is one."""
     key = load_public_key(public_key)
     other = key if protocol_key is None else load_public_key(protocol_key)
     try:

@@ -60,7 +60,7 @@ class HardenedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  #
     Attributes
     ----------
     estimator_ : estimator or Pipeline
-        The fitted classifier, with nothing of this package inside.
+        The fitted classifier; it holds no object of this package.
     classes_ : array of shape (C,)
         Class labels in the order of the probability columns.
     n_features_in_, feature_names_in_ : int, array of str

@@ -234,7 +234,7 @@ def harden(
     Returns
     -------
     estimator or Pipeline
-        Fitted, of the model's own kind: nothing of this package is inside.
+        Fitted, of the same class as the model; it holds no object of this package.
 
     See Also
     --------

@@ -310,7 +310,7 @@ class _Work:
         if order is not None:
             scores["permutation_order"] = rcma_along(oracle, self.protocol, order, byte_budget=budget)
         if self.baselines.shap_rows > 0:
-            confident = labels.high_confidence  # by the model's confidence alone: it says nothing of what broke
+            confident = labels.high_confidence  # by the model's confidence alone, whatever broke
             scores["group_shap"] = group_shap(
                 oracle, self.protocol, max_rows=self.baselines.shap_rows, among=confident, seed=self.seed
             ).score

@@ -7,7 +7,7 @@ before every question that asks about it.
 
 The file holds fields of the audited rows, so it must not stay behind. It is removed when the workbench ends, also by a
 signal. A process that is killed cannot do that, so each workbench removes at its start what killed ones left: folders
-of the same user whose lock nobody holds. The system takes a lock from a process that ends, however it ends.
+of the same user whose lock is free. The system takes a lock from a process that ends, however it ends.
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ class CaseTables:
                 }
                 for name, table in given.items():
                     cursor.register(name, table)
-                cursor.execute("BEGIN")  # whoever reads meanwhile sees all of it or none
+                cursor.execute("BEGIN")  # a concurrent reader sees all of it or none
                 cursor.execute(CHANGED_STATES, {"audit": self.audit})
                 cursor.execute("DELETE FROM states WHERE place IN (SELECT place FROM changed)")
                 cursor.execute("INSERT INTO states SELECT * FROM changed")

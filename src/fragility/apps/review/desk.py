@@ -140,7 +140,7 @@ class Desk:
         return hashlib.sha256(f"{self.cases.audit}\n{what}\n{viewer}".encode("utf-8", "surrogatepass")).hexdigest()
 
     def give_next(self, viewer: str, view: View, left: QueuedCase | None = None, done: int | None = None) -> Response:
-        """Send the reviewer to the next case of the view that is nobody's, and make it theirs for a while.
+        """Send the reviewer to the next unclaimed case of the view, and claim it for them for a while.
 
         The next one comes after the case they leave; when there is none after it, the first of the view.
         """

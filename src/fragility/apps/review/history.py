@@ -2,8 +2,8 @@
 
 An entry is never changed. A reviewer's standing decision is the last of theirs that was not undone. A case is open
 while nobody's decision stands, or parked if someone put it aside; it has the decision on which all agree; or it is a
-conflict. While a second review is asked for and not yet given, what others decided is hidden from whoever has not
-decided: that review is blind. A comment decides nothing.
+conflict. While a second review is asked for and not yet given, what others decided is hidden from reviewers who
+have not decided: that review is blind. A comment decides nothing.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def case_state(entries: Iterable[Entry]) -> CaseState:
 def may_be_blind(entries: Sequence[Entry], reviewer: str) -> bool:
     """Whether this reviewer may give a blind decision now: it is hidden from them, and was whenever they wrote.
 
-    Whoever asked for the review, or decided before, may have seen what was decided; whoever only commented or parked
+    A reviewer who asked for the review, or decided before, may have seen the decision. One who only commented or parked
     while it was hidden, or before anyone had decided, has not.
     """
     state = case_state(entries)

@@ -43,7 +43,7 @@ SHOWN = (
 )
 
 
-# A parameter names the viewer: what was decided is hidden from whoever may give a blind second review.
+# A parameter names the viewer: the decision is hidden from reviewers who may give a blind second review.
 HIDDEN = "(s.second AND NOT list_contains(s.reviewers, ?))"
 
 

@@ -1,4 +1,4 @@
-"""Searches about one case with the audited model, each in a thread of its own that nobody has to wait for.
+"""Searches about one case with the audited model, each in a background thread.
 
 **How far its values may move.** A field of numbers or days has a slider over its training range, on which the stable
 part is shaded. Any other field has a list of its categories, in which those that flip the decision are marked. Where
@@ -75,7 +75,7 @@ class RowSearch(ABC, Generic[Found]):
     def _run(self, place: int, future: Future[Found]) -> None:
         try:
             future.set_result(self.search(place))
-        except BaseException as error:  # whoever waits is told
+        except BaseException as error:  # raised in the thread that waits
             future.set_exception(error)
 
 

@@ -2,7 +2,7 @@
 
 A write-ahead log lets readers and one writer work at once, also from several processes. Every write is a transaction
 that SQLite forces to the disk before it returns (synchronous=FULL), so neither a killed process nor a power cut loses
-a decision that a reviewer saw saved. Triggers refuse to change or remove an entry, whoever opens the file. SQLite goes
+a decision that a reviewer saw saved. Triggers refuse to change or remove an entry, also for other programs. SQLite goes
 on writing to a file that was removed, so that is looked at before and after every write.
 """
 
@@ -44,7 +44,7 @@ from fragility.base.files import PRIVATE
 STORE_FILE = "review.sqlite"  # in the audit's folder, unless named otherwise
 APPLICATION_ID = 0x46524756  # marks the file as ours
 VERSION = 2
-LEASE = 15 * 60.0  # seconds for which a case given out by "next" is nobody else's
+LEASE = 15 * 60.0  # seconds for which a case given out by "next" is reserved
 PATIENCE = 30.0  # seconds to wait for another writer
 LONGEST_NOTE = 4000
 LONGEST_NAME = 80
@@ -143,7 +143,7 @@ class Bulk:
 
 
 def check_name(text: str) -> str:
-    """Return a reviewer's name as it is stored; refuse what is no name."""
+    """Return a reviewer's name in its stored form; refuse an empty, long or unprintable one."""
     name = " ".join(unicodedata.normalize("NFC", text).split())
     if not name or len(name) > LONGEST_NAME:
         raise DecisionRefusedError(f"a reviewer's name has 1 to {LONGEST_NAME} characters; write yours")
@@ -437,9 +437,9 @@ class Store:
         return len(held)
 
     def claim(self, candidates: Sequence[Case], reviewer: str, status: str = "open") -> Case | None:
-        """Give the first case that is nobody's to this reviewer, for a while; None if all are taken.
+        """Claim the first free case for this reviewer, for a while; return None if all are taken.
 
-        Nobody's: it has this status (``second``: it waits for a second review of theirs), and nobody else was given it.
+        A free case has this status (``second``: it waits for a second review of theirs) and nobody else's claim.
         """
         now = time.time()
         with self._writing() as connection:

@@ -38,7 +38,7 @@ from fragility.apps.serving.requests import (
     request_schema,
     row_schema,
 )
-from fragility.base.errors import DataError, FragilityError, name_error
+from fragility.base.errors import DataError, FragilityError, name_error, reason_of
 from fragility.base.files import read_bounded
 from fragility.models import Model
 from fragility.pages.results import without_nan
@@ -413,7 +413,7 @@ def read_token(path: Path | None, environment: Mapping[str, str]) -> str | None:
         try:
             token = read_bounded(path, TOKEN_BYTES).decode("ascii").strip()
         except (OSError, ValueError) as error:
-            raise DataError(f"cannot read the token {path}: {getattr(error, 'strerror', None) or error}") from error
+            raise DataError(f"cannot read the token {path}: {reason_of(error)}") from error
         source = str(path)
     else:
         token, source = environment.get(TOKEN_VARIABLE, "").strip(), TOKEN_VARIABLE

@@ -134,7 +134,7 @@ class Batcher:
             finishing.add_done_callback(self._finishing.discard)
 
     def _take(self) -> list[Job]:
-        """Take the jobs of the next batch from the queue, in order; those that nobody waits for are dropped."""
+        """Take the jobs of the next batch from the queue, in order; jobs whose clients went away are dropped."""
         jobs: list[Job] = []
         rows = 0
         while self._queue:

@@ -41,8 +41,9 @@ from fragility.apps.serving.sealing import (
 )
 from fragility.audits.folder import MANIFEST_FILE, read_manifest, read_protocol
 from fragility.audits.manifest import Manifest
-from fragility.base.errors import CertificateError, FragilityError
+from fragility.base.errors import CertificateError, FragilityError, reason_of
 from fragility.base.files import exclusive, locked, read_json, sweep_parts, write_text
+from fragility.base.schemas import check_format
 from fragility.protocol import Protocol
 
 FORMAT = "fragility-log/1"
@@ -423,7 +424,7 @@ def _read_begun(place: AuditPlace) -> tuple[Protocol, Manifest]:
     except FragilityError as error:
         raise CertificateError(f"cannot read {path}: ", error) from error
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CertificateError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
+        raise CertificateError(f"cannot read {path}: {reason_of(error)}") from error
 
 
 # --- reading --------------------------------------------------------------------------------------------------
@@ -437,10 +438,8 @@ def read_log(folder: str | os.PathLike[str]) -> dict[str, Any]:
     except (FileNotFoundError, NotADirectoryError) as error:
         raise CertificateError(f"{folder} is not a log of `fragility serve`: {LOG_FILE} is missing") from error
     except (OSError, ValueError) as error:
-        raise CertificateError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
-    version = document.get("format") if isinstance(document, dict) else None
-    if version != FORMAT:
-        raise CertificateError(f"{path} has format {version!r}, this version reads {FORMAT!r}; use another fragility")
+        raise CertificateError(f"cannot read {path}: {reason_of(error)}") from error
+    check_format(document, FORMAT, str(path), CertificateError)
     return dict(document)
 
 

@@ -114,7 +114,7 @@ class SealedAudit:
 
     @classmethod
     def open(cls, place: AuditPlace, protocol: Protocol, manifest: Manifest) -> SealedAudit:
-        """Return an audit folder as it is on the disk; manifest: without rows, for one that is not there yet."""
+        """Open an audit folder on the disk; ``manifest`` (without rows) is for a folder that does not exist yet."""
         audit = cls(place, protocol, manifest)
         if not (place.audit / MANIFEST_FILE).exists():
             return audit

@@ -205,7 +205,7 @@ def days_of(times: pa.ChunkedArray | pa.Array) -> Integers:
 
 
 def spread_lists(lists: pa.ListArray, names: Sequence[str], what: str) -> Booleans:
-    """Return (n, F) which names each list holds; refuse a name that is none of them."""
+    """Return (n, F) which names each list holds; refuse an unknown name."""
     holds = np.zeros((len(lists), len(names)), dtype=bool)
     if lists.null_count:
         lists = lists.fill_null([])

@@ -35,7 +35,7 @@ from fragility.analysis.policy import upper_limit
 from fragility.apps.watching.events import EPOCH, OF_FIELDS, EventBatch, EventLayout, WatchedColumn
 from fragility.apps.watching.sequences import SHARES, Detector, MeanSequence, bet_on_values, weigh_start
 from fragility.base.arrays import Floats, Integers
-from fragility.base.errors import DataError
+from fragility.base.errors import DataError, reason_of
 from fragility.base.files import read_json, write_text
 from fragility.gate.estimates import bound_mean
 
@@ -114,7 +114,7 @@ class ReferenceKeeper:
             raise self._refuse(error) from error
 
     def _refuse(self, error: Exception) -> DataError:
-        reason = getattr(error, "strerror", None) or error
+        reason = reason_of(error)
         return DataError(f"cannot read the reference {self.path}: {reason}; restore it, or remove it to set it anew")
 
 

@@ -405,7 +405,7 @@ def _tell(
     layout: EventLayout,
     table: LossTable | None,
 ) -> Alarm:
-    """Return an alarm as it is told: in the column's own values, not turned for a fall."""
+    """Return the alarm of an episode, in the values of its column: those of a fall are turned back."""
     assert reference is not None
     column, falls = episode.stream.column, episode.stream.direction == "down"
     total = episode.n - episode.k if falls else episode.k

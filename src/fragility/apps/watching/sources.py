@@ -345,7 +345,7 @@ def drop_repeated(models: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def read_date(value: dt.date | str) -> dt.date:
-    """Return a date; refuse a text that is none."""
+    """Return a date; refuse a text that is not an ISO date."""
     if isinstance(value, dt.datetime):
         return value.date()
     if isinstance(value, dt.date):
