@@ -307,12 +307,7 @@ class FragilityCalibratedClassifier(ClassifierMixin, BaseEstimator):  # type: ig
     """
 
     def __init__(
-        self,
-        model: Any,
-        protocol: Protocol,
-        calibrator: FragilityTemperature | None = None,
-        *,
-        engine: str = "auto",
+        self, model: Any, protocol: Protocol, calibrator: FragilityTemperature | None = None, *, engine: str = "auto"
     ) -> None:
         self.model = model
         self.protocol = protocol

@@ -316,12 +316,7 @@ def _tie_metrics(run_id: str, model_id: str | None, dataset: Any) -> dict[str, s
     """Return the fields by which MLflow 3 ties a metric to a logged model and to the rows; none in MLflow 2."""
     if model_id is None:
         return {}
-    return {
-        "run_id": run_id,
-        "model_id": model_id,
-        "dataset_name": dataset.name,
-        "dataset_digest": dataset.digest,
-    }
+    return {"run_id": run_id, "model_id": model_id, "dataset_name": dataset.name, "dataset_digest": dataset.digest}
 
 
 class CertificatesArtifact(EvaluationArtifact):

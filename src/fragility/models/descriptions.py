@@ -480,10 +480,7 @@ LOCKS = (type(threading.Lock()), type(threading.RLock()), threading.Condition)
 GENERATORS = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 WEAK_CACHES = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet)
 NATIVE_FUNCTIONS = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, np.ufunc)
-PANDAS = (
-    *(pd.DataFrame, pd.Series, pd.Index),
-    *(pd.api.extensions.ExtensionArray, pd.api.extensions.ExtensionDtype),
-)
+PANDAS = (*(pd.DataFrame, pd.Series, pd.Index), *(pd.api.extensions.ExtensionArray, pd.api.extensions.ExtensionDtype))
 
 _BY_TYPE: list[tuple[Any, Callable[[Any], Parts]]] = [
     (np.ndarray, _describe_array),

@@ -463,10 +463,7 @@ def _list_contents(evidence: Evidence) -> Table:
         (REPORT, "The report: what predictions rest on, who is exposed, which cases to look at"),
         (REPORT_NUMBERS, "Every number of the report"),
         (PROTOCOL, "The protocol: what may fail, and toward what"),
-        (
-            f"{AUDIT}/manifest.json",
-            f"The audit: {held}protocol and digests, a folder for fragility verify",
-        ),
+        (f"{AUDIT}/manifest.json", f"The audit: {held}protocol and digests, a folder for fragility verify"),
         (CARD, "A section for a model card"),
         ("pack.json", "Figures with their sources, answers, and the digest of every file"),
     ]

@@ -140,11 +140,7 @@ def shorten_name(name: object) -> str:
 
 
 def describe_stability(
-    field: str,
-    value: object,
-    state: str,
-    ends: tuple[object, object],
-    flips: tuple[object | None, object | None],
+    field: str, value: object, state: str, ends: tuple[object, object], flips: tuple[object | None, object | None]
 ) -> str:
     """Return how far a number or date may move before the decision flips.
 

@@ -126,11 +126,7 @@ class LabelTally:
     """
 
     def __init__(
-        self,
-        defect: str,
-        labels: RowLabels,
-        min_confidence: float,
-        confidence: Mapping[str, float] | None = None,
+        self, defect: str, labels: RowLabels, min_confidence: float, confidence: Mapping[str, float] | None = None
     ) -> None:
         self.defect, self.labels, self.min_confidence = defect, labels, min_confidence
         self.confidence = confidence

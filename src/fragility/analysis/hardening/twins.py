@@ -192,13 +192,7 @@ class TwinMaker:
 
     @classmethod
     def of(
-        cls,
-        plan: Hardening,
-        protocol: Protocol,
-        removed: Booleans | None,
-        rows: Rows,
-        transformer: Any,
-        handed: Any,
+        cls, plan: Hardening, protocol: Protocol, removed: Booleans | None, rows: Rows, transformer: Any, handed: Any
     ) -> TwinMaker:
         """Return the maker of twins of ``rows``, for which a fitted transformer (or None) made the input ``handed``."""
         if undeclared := [mode for mode in plan.modes if mode not in ("lost", *protocol.modes.declared)]:

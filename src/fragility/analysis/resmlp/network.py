@@ -141,10 +141,7 @@ def dense_tensor(matrix: Any, index: Any, device: torch.device, dtype: torch.dty
 
 
 def compute_logits(
-    network: ResidualNetwork,
-    matrix: Any,
-    device: torch.device | str = "cpu",
-    dtype: torch.dtype = torch.float64,
+    network: ResidualNetwork, matrix: Any, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float64
 ) -> NDArray[Any]:
     """Return (n, C) float64 logits, computed in ``dtype`` a few thousand rows at a time."""
     device = torch.device(device)

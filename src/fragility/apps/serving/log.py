@@ -31,14 +31,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fragility.apps.serving.entries import JournalError, LogEntry, LogJournal, LogSchemas
-from fragility.apps.serving.sealing import (
-    AuditPlace,
-    SealedAudit,
-    empty_manifest,
-    make_folder,
-    number_text,
-    read_part,
-)
+from fragility.apps.serving.sealing import AuditPlace, SealedAudit, empty_manifest, make_folder, number_text, read_part
 from fragility.audits.folder import MANIFEST_FILE, read_manifest, read_protocol
 from fragility.audits.manifest import Manifest
 from fragility.base.errors import CertificateError, FragilityError, reason_of
@@ -97,11 +90,7 @@ class ServingLog:
 
     @classmethod
     def open(
-        cls,
-        folder: str | os.PathLike[str],
-        protocol: Protocol,
-        manifest: Manifest,
-        rules: SealingRules | None = None,
+        cls, folder: str | os.PathLike[str], protocol: Protocol, manifest: Manifest, rules: SealingRules | None = None
     ) -> Self:
         """Open a log, or begin one; seal what an earlier process left pending.
 

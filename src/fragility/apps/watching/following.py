@@ -352,14 +352,7 @@ class Follower:
     # --- watching -------------------------------------------------------------------------------------------
 
     def _watch(
-        self,
-        detector: Detector,
-        day: int,
-        n: Floats,
-        k: Floats,
-        changes: Floats,
-        piece: EventBatch,
-        starts: Integers,
+        self, detector: Detector, day: int, n: Floats, k: Floats, changes: Floats, piece: EventBatch, starts: Integers
     ) -> None:
         counts = n[:, self._place]
         sums = np.where(self._falls, counts - k[:, self._place], k[:, self._place])  # (L, m)

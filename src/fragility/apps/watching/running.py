@@ -230,12 +230,7 @@ def _tell_late(late: LateDecisions) -> list[str]:
 
 
 def _check_settings(
-    alpha: float,
-    horizon: int,
-    allowance: float,
-    window: int,
-    reference_days: int | None,
-    min_confidence: float | None,
+    alpha: float, horizon: int, allowance: float, window: int, reference_days: int | None, min_confidence: float | None
 ) -> None:
     whole = {"horizon": horizon, "window": window, "reference_days": 1 if reference_days is None else reference_days}
     for name, value in whole.items():
@@ -329,9 +324,7 @@ def _measure_released(audit: Audit, opened: DecisionSource, follower: Follower, 
 
 
 def _find_losses(
-    opened: DecisionSource,
-    released: Audit | None,
-    reliability: FailureProbability | str | os.PathLike[str] | None,
+    opened: DecisionSource, released: Audit | None, reliability: FailureProbability | str | os.PathLike[str] | None
 ) -> LossTable | None:
     if isinstance(opened, DatedAudits):
         if reliability is not None:
