@@ -302,7 +302,10 @@ def read_evidence(folder: Path, settings: PackSettings, audit: StoredAudit | Non
     gate = Gate.load(folder / RULES) if (folder / RULES).exists() else None
     verdicts = None if gate is None else _judge(gate, opened, folder, labels, stress)
     signers, verified = _read_signers(folder, opened)
-    reliability = _read_reliability(folder, opened) if (folder / RELIABILITY).exists() else None
+    reliability = None
+    if (folder / RELIABILITY).exists():  # of the audited rows, and in agreement with itself
+        reliability = FailureProbability.from_dict(SourceReader(folder, opened).document(RELIABILITY))
+        reliability.check_audit(opened)
     return Evidence(folder, settings, opened, signers, verified, parities, gate, verdicts, reliability, labels, stress)
 
 
@@ -335,13 +338,6 @@ def read_labels(folder: Path) -> dict[Hashable, Any]:
     if len(labels) < len(pairs):
         raise CertificateError(f"{LABELS} must hold each id once")
     return labels
-
-
-def _read_reliability(folder: Path, audit: Audit) -> FailureProbability:
-    """Return a reliability analysis; refuse one of another audit, or one that contradicts itself."""
-    reliability = FailureProbability.from_dict(SourceReader(folder, audit).document(RELIABILITY))
-    reliability.check_audit(audit)
-    return reliability
 
 
 def _read_signers(folder: Path, audit: StoredAudit) -> tuple[tuple[str, ...], str | None]:

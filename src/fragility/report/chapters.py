@@ -48,7 +48,6 @@ from fragility.report.summary import (
     ModesNumbers,
     PairedAudits,
     ReportSummary,
-    SetNumbers,
 )
 
 # --- several audits -------------------------------------------------------------------------------------------
@@ -308,7 +307,8 @@ def list_case_intervals(case: FragileCase) -> list[str]:
 
 def compare_modes(audits: Sequence[AuditNumbers]) -> list[PageBlock]:
     """Return the failure modes that all audits assessed, side by side; nothing where they share none."""
-    by_audit = [_by_mode(audit.focus) for audit in audits]
+    assessed = [() if audit.focus.modes is None else audit.focus.modes.modes for audit in audits]
+    by_audit = [{one.mode: one for one in modes} for modes in assessed]
     shared = [mode for mode in by_audit[0] if all(mode in numbers for numbers in by_audit[1:])]
     if not shared:
         return []
@@ -328,10 +328,6 @@ def compare_modes(audits: Sequence[AuditNumbers]) -> list[PageBlock]:
         caption = f"Share of the assessed predictions that {MEASURE}; lines are 95% intervals."
         blocks.append(Figure([picture], caption))
     return blocks
-
-
-def _by_mode(numbers: SetNumbers) -> dict[str, ModeNumbers]:
-    return {} if numbers.modes is None else {one.mode: one for one in numbers.modes.modes}
 
 
 # --- the deployed model ---------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fragility.analysis.segments import SegmentNumbers, SegmentShares
+from fragility.analysis.segments import SegmentShares
 from fragility.blocks.baselines.comparison import Stability, describe_under_all
 from fragility.pages.wording import (
     begin_sentence,
@@ -290,7 +290,9 @@ def describe_segments(shares: SegmentShares, audit: AuditNumbers) -> list[str]:
     if len(known) < 2:
         return [f"All {name_focus(audit)} are in one segment of {column}."]
     clear = sorted((one for one in known if one[1].differs), key=lambda one: -one[1].flips_early.value)
-    texts = [" ".join(_describe_segment(audit, column, *one) for one in dict.fromkeys([*clear[:1], *clear[-1:]]))]
+    ends = dict.fromkeys([*clear[:1], *clear[-1:]])
+    noun = name_focus(audit)
+    texts = [" ".join(f"Where {column} is {name}, {write_early(one.flips_early, noun)}." for name, one in ends)]
     if not clear:
         counted = f"{write_count(len(known), 'segment')} of {column}"
         test = "Fisher's exact test, corrected for their number, 5%"
@@ -313,11 +315,6 @@ def describe_segments(shares: SegmentShares, audit: AuditNumbers) -> list[str]:
             f"{'' if lost else note}."
         )
     return texts
-
-
-def _describe_segment(audit: AuditNumbers, column: str, name: str, numbers: SegmentNumbers) -> str:
-    early = numbers.flips_early
-    return f"Where {column} is {name}, {write_early(early, name_focus(audit))}."
 
 
 def describe_review(view: ReviewView, noun: str) -> list[str]:
