@@ -38,6 +38,7 @@ from fragility.base.ids import IdSpan, check_same_rows, places_by_id, say_unlabe
 from fragility.base.schemas import Count, Limit, Share, read_document, show_value, write_document
 from fragility.base.text import BriefRepr
 from fragility.pages.results import JsonFile
+from fragility.pages.terms import ATTAINED, NOT_ATTAINABLE
 from fragility.pages.wording import (
     describe_guarantee,
     describe_other_scores,
@@ -53,7 +54,7 @@ FORMAT, WHAT = "fragility-policy/1", "the review policy"
 TRIED = ("confidence", "exposure", "fds", "rcma")  # where the score that was asked for supports no policy
 STARTS = 5
 PREDICTED = "predicted"  # segments by predicted class
-State: TypeAlias = Literal["attained", "not attainable"]
+RuleState: TypeAlias = Literal["attained", "not attainable"]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -130,7 +131,7 @@ class ReviewRule:
     """One threshold, for all rows or for one segment."""
 
     segment: str | None  # None for a rule over all rows
-    state: State  # not attainable with the labelled rows at hand: then every confident row is reviewed
+    state: RuleState  # not attainable with the labelled rows at hand: then every confident row is reviewed
     threshold: Limit | None  # rows whose score lies below it go unreviewed; infinity reviews nothing
     bound: Share | None  # upper limit of the brittle rate among unreviewed rows, at the level tested
     review_share: Share  # share of the labelled confident rows that are to be reviewed
@@ -143,7 +144,7 @@ class ReviewRule:
     rows_needed: Count | None
 
     def __post_init__(self) -> None:
-        if (self.threshold is None) != (self.state == "not attainable"):
+        if (self.threshold is None) != (self.state == NOT_ATTAINABLE):
             raise DataError(f"a rule that is {self.state} cannot have the threshold {show_value(self.threshold)}")
 
 
@@ -274,7 +275,7 @@ class ReviewPolicy(JsonFile, BriefRepr):
             fitted.append(fit_rule(part, scores[mine], brittle[mine], risk, level))
         rules, curves = zip(*fitted, strict=True)
         others = tuple[tuple[str, float], ...]()
-        if any(rule.state != "attained" for rule in rules):
+        if any(rule.state != ATTAINED for rule in rules):
             chosen = [confident if part is None else confident & (names == part) for part in parts]
             others = _try_others(certs, by, chosen, brittle, risk, 1 - level)
         return cls(
@@ -310,9 +311,9 @@ class ReviewPolicy(JsonFile, BriefRepr):
         return self.rule.bound
 
     @property
-    def state(self) -> State:
+    def state(self) -> RuleState:
         """``attained`` if every rule is, else ``not attainable``."""
-        return "attained" if all(rule.state == "attained" for rule in self.rules) else "not attainable"
+        return ATTAINED if all(rule.state == ATTAINED for rule in self.rules) else NOT_ATTAINABLE
 
     @property
     def review_share(self) -> float:
@@ -402,7 +403,7 @@ class ReviewPolicy(JsonFile, BriefRepr):
         for rule in self.rules:
             whom = "confident predictions" if rule.segment is None else f"confident predictions in {rule.segment!r}"
             sentences.append(describe_rule(asdict(rule), whom, self.by, self.risk, self.confidence))
-        if self.state != "attained":
+        if self.state != ATTAINED:
             sentences.append(describe_other_scores(self.attained_by, [name for name in TRIED if name != self.by]))
         if self.unscored:
             sentences.append(describe_unscored(self.unscored, self.by))
@@ -480,7 +481,7 @@ def fit_rule(
     unreviewed = 0 if chosen is None else int(below[chosen])
     rule = ReviewRule(
         segment=segment,
-        state="not attainable" if chosen is None else "attained",
+        state=NOT_ATTAINABLE if chosen is None else ATTAINED,
         threshold=None if chosen is None else float(thresholds[chosen]),
         bound=None if chosen is None else float(bound[chosen]),
         review_share=1.0 - unreviewed / len(scores),
@@ -528,7 +529,7 @@ def _try_others(
     for name in names:
         score = certs.score(name)
         rules = [fit_rule(None, score[mine], brittle[mine], risk, 1 - alpha / (len(names) + 1))[0] for mine in parts]
-        if all(rule.state == "attained" for rule in rules):
+        if all(rule.state == ATTAINED for rule in rules):
             others.append((name, 1.0 - sum(rule.unreviewed for rule in rules) / sum(rule.rows for rule in rules)))
     return tuple(sorted(others, key=lambda entry: entry[1]))
 

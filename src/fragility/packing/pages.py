@@ -58,6 +58,7 @@ from fragility.pages.wording import make_sentence, write_count
 # --- what is asked of models ----------------------------------------------------------------------------------
 
 Status: TypeAlias = Literal["shown", "in part", "not covered"]
+NOT_COVERED: Status = "not covered"
 CHECKED = "November 2026"
 
 
@@ -248,7 +249,7 @@ def find_answers(figures: Collection[PackFigure]) -> list[Finding]:
         if not shown:
             says = "Not covered by this audit."
             says += f" It would show: {_lower(question.answer)}." if question.answer else ""
-            status: Status = "not covered"
+            status = NOT_COVERED
         else:
             says = f"{question.answer}." + (f" Not covered: {_lower(question.missing)}." if question.missing else "")
             status = "in part" if question.missing else "shown"
@@ -338,7 +339,7 @@ def tell_missing(evidence: Evidence, findings: Sequence[Finding]) -> list[str]:
         lines.append("The certificates themselves: this pack names them by digest only.")
     lines.append("Robustness in general: certificates are witnesses of fragility under the declared protocol.")
     names = {"eu": "AI Act", "us": "SR 26-2", "uk": "SS1/23"}
-    left = [f"{names[finding.framework]} {finding.place}" for finding in findings if finding.status == "not covered"]
+    left = [f"{names[finding.framework]} {finding.place}" for finding in findings if finding.status == NOT_COVERED]
     lines.append(f"Not covered by this audit, of {len(findings)} questions below: {'; '.join(left)}.")
     return lines
 
@@ -417,7 +418,7 @@ def _show_guidance(findings: Sequence[Finding], by_name: dict[str, PackFigure]) 
             (
                 finding.place,
                 finding.asks,
-                Cell(finding.status, amiss=finding.status == "not covered"),
+                Cell(finding.status, amiss=finding.status == NOT_COVERED),
                 Cell(finding.says, more=[(by_name[name].shown, f"#figure-{name}") for name in finding.figures]),
             )
             for finding in findings

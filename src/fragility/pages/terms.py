@@ -1,11 +1,17 @@
 """Terms: the words with one meaning in certificates and pages, and the states that certificates hold as words."""
 
+from typing import Final
+
 # How far the smallest failing set of a row is proved. Certificates hold these words.
 MINIMUM = "minimum"
 UPPER_BOUND = "upper bound"
 NONE_AT_ALL = "none at all, proved"
 UNDECIDED = "not decided"
 NOT_SEARCHED = "not searched"
+
+# Whether the rows at hand support a rule of a review policy. Saved policies hold these words.
+ATTAINED: Final = "attained"
+NOT_ATTAINABLE: Final = "not attainable"
 
 # What is known of the interval in which a field may move.
 EXACT = "exact"

@@ -13,6 +13,7 @@ from typing import Any
 from fragility.base.shares import Share, ShareDifference
 from fragility.base.text import shorten
 from fragility.pages.terms import (
+    ATTAINED,
     BRACKETED,
     LOSS_NAMES,
     MINIMUM,
@@ -513,7 +514,7 @@ def describe_rule(
     among: which predictions it is about; by: the score that orders them; defect: what the review is to find.
     """
     promise = f"at most {write_percent(risk)} {{}} are {defect}, with probability {confidence:.0%}"
-    if rule["state"] != "attained":
+    if rule["state"] != ATTAINED:
         needed = rule["rows_needed"]
         rows = write_count(rule["rows"], "labelled row")
         more = "no number of rows would do" if needed is None else f"about {needed:,} would be needed"

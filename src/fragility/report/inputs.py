@@ -32,6 +32,7 @@ from fragility.evidence.replacements import SAMPLE, Replacement, find_replacemen
 from fragility.evidence.rows import input_row_digests, read_rows
 from fragility.models import Model
 from fragility.pages.results import without_nan
+from fragility.pages.terms import ATTAINED
 from fragility.protocol import Protocol
 from fragility.questions.stress.labels import BrittleLabels
 from fragility.report.summary import Accuracy, FieldValue, FragileCase, ReviewView
@@ -188,7 +189,7 @@ class LabelTally:
         scores, bad = {name: score[focus] for name, score in scores.items()}, every[focus]
         level = 1 - (1 - POLICY_CONFIDENCE) / (STARTS * len(scores))
         rules = {name: fit_rule(None, score, bad, risk, level)[0] for name, score in scores.items()}
-        by = min(rules, key=lambda name: (rules[name].state != "attained", rules[name].review_share))
+        by = min(rules, key=lambda name: (rules[name].state != ATTAINED, rules[name].review_share))
         rule = rules[by]
         reviews_nothing = rule.threshold is not None and math.isinf(rule.threshold)
         return ReviewView(

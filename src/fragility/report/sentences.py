@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from fragility.analysis.segments import SegmentShares
 from fragility.blocks.baselines.comparison import Stability, describe_under_all
+from fragility.pages.terms import ATTAINED
 from fragility.pages.wording import (
     begin_sentence,
     describe_artificial,
@@ -320,7 +321,7 @@ def describe_segments(shares: SegmentShares, audit: AuditNumbers) -> list[str]:
 def describe_review(view: ReviewView, noun: str) -> list[str]:
     """Return what a review would find, and the policy that labels support."""
     rule = describe_rule(view.policy, noun, view.by, view.risk, view.confidence, view.defect)
-    if view.policy["state"] == "attained":
+    if view.policy["state"] == ATTAINED:
         tried = f"{join_names(view.tried)} were tried as scores, with the level divided among them."
     else:
         others = [name for name in view.tried if name != view.by]
