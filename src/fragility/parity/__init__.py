@@ -2,8 +2,7 @@
 
 result     what a comparison found: counts by kind of state, what reveals a difference, the smallest examples
 pairing    two models on one table: whose column is whose, which class is which, and how each is asked
-states     the states of rows: lost, missing, wrong, noisy, along the path, faded
-counting   counts that grow state by state, and the examples found so far
+states     the states of rows: lost, missing, wrong, noisy, along the path, faded; and their counts
 comparing  `check_parity`
 """
 
