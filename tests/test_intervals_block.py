@@ -260,10 +260,11 @@ def test_a_story_names_the_fields_with_the_least_room(certs):
     more, calm = len(flipping) - 1, sum(one.exact and not one.flips for one in cert.intervals.values())
     assert told[0] == flipping[0].sentence() and told[0] in cert.story()
     assert told[1].startswith(
-        f"{more} more field{'s' * (more > 1)} can flip it alone; {calm} fields cannot flip it alone"
+        f"{more} more field{'s' * (more > 1)} can flip it alone; {calm} fields cannot flip it alone within their "
+        "training range or listed categories"
     )
     unknown = len(cert.intervals) - len(flipping) - calm
-    assert told[1].endswith(f"; of {unknown} fields nothing is known" if unknown > 1 else "alone")
+    assert told[1].endswith(f"; of {unknown} fields nothing is known" if unknown > 1 else "categories")
     low, high = certs.intervals.low, certs.intervals.high
     assert {type(text) for text in (*low.ravel(), *high.ravel())} == {str, type(None)}
 
@@ -274,8 +275,8 @@ def test_a_missing_field_is_not_said_to_leave_the_decision_as_it_is():
         for name, state in zip("abcd", (EXACT, EXACT, BRACKETED, MISSING), strict=True)
     ]
     assert describe_intervals(kinds) == [
-        "2 fields cannot flip it alone; 1 field did not flip it alone at any value that was tried; "
-        "of 1 field nothing is known"
+        "2 fields cannot flip it alone within their training range or listed categories; "
+        "1 field did not flip it alone at any value that was tried; of 1 field nothing is known"
     ]
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,6 +19,8 @@ from hypothesis import strategies as st
 from pipelines import fitted
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 import fragility as fg
 from fragility.auditing.pipeline import audit
@@ -505,6 +508,26 @@ def test_a_baseline_that_suits_its_author_is_found_with_the_training_rows(family
     assert [difference.field for difference in result.checks[-1].differences] == ["protocol.columns"]
     document = json.loads(json.dumps(result.to_dict()))
     assert document["verdict"] == "NOT verified: training failed" and document["proved"] == []
+
+
+def test_origins_that_nobody_found_are_none_of_the_training_rows():
+    """In the raw space nothing but stability intervals reads them, so that a forger may hope that nobody looks."""
+    own = fitted("credit_g", "logistic", "transformed")
+    protocol = fg.Protocol.fit(own.model, own.X_train, space="raw")
+    swapped = replace(protocol, inputs=tuple(replace(each, fields=("age",)) for each in protocol.inputs))
+    X = own.X_test[:5]
+    assert verify(audit(own.model, X, protocol), own.model, X, train=own.X_train).complete
+    result = verify(audit(own.model, X, swapped), own.model, X, train=own.X_train)
+    assert failed(result) == ["training"] and result.checks[-1].differences[0].field == "protocol.inputs"
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint32"])
+def test_columns_of_narrow_whole_numbers_verify(dtype):
+    """The verifier asks the preprocessing about -7 and 1000, which such a column cannot hold."""
+    X = pd.DataFrame({"a": np.linspace(-1, 1, 60), "count": np.arange(60).astype(dtype)})
+    model = make_pipeline(StandardScaler(), LogisticRegression()).fit(X, np.arange(60) % 3 == 0)
+    protocol = Protocol.fit(model, X, space="transformed")
+    assert verify(audit(model, X[:5], protocol, modes=True), model, X[:5], train=X).complete
 
 
 def test_another_kind_of_model_is_another_fingerprint_whatever_it_answers():

@@ -128,6 +128,12 @@ def test_top_says_when_nothing_is_confident(made):
     assert f"the surest has {surest:.1%}, and --min-confidence takes less sure ones" in " ".join(done.out.split())
 
 
+def test_top_of_an_audit_without_rows_says_so(made, tmp_path):
+    fg.Certificates.load(made / "audit").take([]).save(tmp_path / "empty")
+    done = run("top", tmp_path / "empty")
+    assert done.code == 0 and done.out == "none of the 0 predictions reaches a confidence of 90%\n"
+
+
 def test_compare_shows_audits_side_by_side(made, tmp_path):
     run(*audit_words(made), "--baseline", "typical", "--out", tmp_path / "again")
     words = ["compare", made / "audit", tmp_path / "again"]

@@ -213,6 +213,15 @@ def test_malformed_alternatives_are_refused(change: Any, message: str) -> None:
         Protocol.from_dict(document)
 
 
+def test_a_text_where_a_number_belongs_is_named_in_the_raw_space_too() -> None:
+    X, _ = rows()
+    document = Protocol.fit(imputing(), X.astype({"duration": int}), space="raw").to_dict()
+    place = next(i for i, column in enumerate(document["columns"]) if column["name"] == "duration")
+    document["alternatives"]["median"]["values"][place] = "own"
+    with pytest.raises(fg.ProtocolError, match=r"must be a number or null, got 'own'"):
+        Protocol.from_dict(document)
+
+
 def test_contradictions_in_alternatives_are_found() -> None:
     X, _ = rows()
     document = Protocol.fit(imputing(), X).to_dict()

@@ -8,7 +8,10 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive_modes import frequencies, mid_quantiles, mode_loss, noise_units
+from sklearn.compose import ColumnTransformer
 from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 
 import fragility as fg
 from fragility.base.errors import DataError, ProtocolError
@@ -92,6 +95,15 @@ def test_noise_moves_raw_numbers_and_leaves_whole_ones_whole(family):
         own = mode_loss(ask(case), x, noise_units(x, spreads, 0.2, whole=["age"]), unit_weight=0.5)
         np.testing.assert_allclose(found.drop[i], own["drop"], atol=SINGLE)
         np.testing.assert_allclose(found.flip_chance[i], own["flip_chance"], atol=1e-12)
+
+
+def test_noise_is_named_after_the_field_unless_two_columns_share_it():
+    X = pd.DataFrame(np.random.default_rng(0).normal(size=(40, 3)), columns=["a", "b", "c"])
+    double = ("twice", make_pipeline(StandardScaler(), PolynomialFeatures(2, include_bias=False)), ["b"])
+    made = ColumnTransformer([("scaled", StandardScaler(), ["a"]), double], remainder="passthrough")
+    model = make_pipeline(made, LogisticRegression()).fit(X, X.a > 0)
+    units = fg.assess_modes(model, X, fg.Protocol.fit(model, X), ["noisy"])["noisy"].units
+    assert units[::2] == ("a (downward)", "twice__b (downward)", "twice__b^2 (downward)", "c (downward)")
 
 
 def test_noise_costs_a_linear_model_something():

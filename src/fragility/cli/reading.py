@@ -85,9 +85,8 @@ def top(
     if not chosen:
         lacks = "" if mode is None else " and has its failure modes assessed"
         least = f"none of the {len(certs)} predictions reaches a confidence of {min_confidence:.0%}{lacks}"
-        surest = max(
-            (max(batch.column("confidence").to_pylist()) for batch in certs.batches(["confidence"])), default=1
-        )
+        batches = certs.batches(["confidence"])
+        surest = max((max(batch.column("confidence").to_pylist(), default=1) for batch in batches), default=1)
         lower = (
             f"; the surest has {surest:.1%}, and --min-confidence takes less sure ones"
             if surest < min_confidence

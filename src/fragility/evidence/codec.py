@@ -110,7 +110,7 @@ class RawCodec:
             if form.values is not None:
                 columns[name] = _pick_values(form.values, cells.astype(np.int64), form.dtype, self.gaps[j])
             else:
-                columns[name] = _cast_numbers(np.rint(cells) if form.whole else cells, form.dtype)
+                columns[name] = cast_numbers(np.rint(cells) if form.whole else cells, form.dtype)
         return native_like(pd.DataFrame(columns), self.rows)
 
 
@@ -138,17 +138,17 @@ def _number_dtype(column: pd.Series, field: Field, baseline: Scalar) -> Any:
     return np.dtype(np.float64) if plain_integer and (baseline is None or field.type != "integer") else dtype
 
 
-def _cast_numbers(values: Floats, dtype: Any) -> Any:
+def cast_numbers(values: Floats, dtype: Any) -> Any:
+    """Return numbers in the type of a column; whole ones that a narrow type cannot hold, such as -1, in a wide one."""
+    limits = np.iinfo(getattr(dtype, "numpy_dtype", dtype)) if pd.api.types.is_integer_dtype(dtype) else None
+    fits = limits is None or (np.nanmin(values, initial=0) >= limits.min and np.nanmax(values, initial=0) <= limits.max)
     if not isinstance(dtype, np.dtype):
         missing = np.isnan(values)
-        if pd.api.types.is_integer_dtype(dtype):
-            return pd.arrays.IntegerArray(np.where(missing, 0, values).astype(np.int64), missing).astype(dtype)
+        if limits is not None:
+            whole = pd.arrays.IntegerArray(np.where(missing, 0, values).astype(np.int64), missing)
+            return whole.astype(dtype) if fits else whole
         return pd.arrays.FloatingArray(values.copy(), missing).astype(dtype)
-    if np.issubdtype(dtype, np.integer):
-        limits = np.iinfo(dtype)
-        fits = values.min(initial=0) >= limits.min and values.max(initial=0) <= limits.max
-        return values.astype(dtype if fits else np.int64)
-    return values.astype(dtype)
+    return values.astype(dtype if fits else np.int64)
 
 
 def _value_table(column: pd.Series, others: Sequence[Any]) -> Table:

@@ -34,6 +34,7 @@ from fragility.base.errors import Advice, ProtocolError
 from fragility.base.schemas import Must, Positive, one_of, whole_between, write_document
 from fragility.base.text import BriefRepr
 from fragility.evidence.bound import Group
+from fragility.evidence.codec import cast_numbers
 from fragility.evidence.fields import Field, date_text, read_date, type_of, value_like
 from fragility.evidence.fitting import TrainingEvidence, whole_columns
 from fragility.evidence.rows import Scalar
@@ -585,6 +586,6 @@ def _typed(values: Sequence[Scalar], column: pd.Series) -> pd.Series:
     if pd.api.types.is_numeric_dtype(dtype) and not pd.api.types.is_bool_dtype(dtype):
         numbers = pd.Series([np.nan if value is None else value for value in values], dtype=np.float64)
         lossless = not pd.api.types.is_integer_dtype(dtype) or bool((numbers == np.rint(numbers)).all())
-        return numbers.astype(dtype) if lossless and not numbers.isna().any() else numbers
+        return pd.Series(cast_numbers(numbers.to_numpy(), dtype)) if lossless and not numbers.isna().any() else numbers
     plain = pd.Series(list(values), dtype=object)
     return plain if dtype == np.dtype(object) or plain.isna().any() else plain.astype(dtype)

@@ -119,7 +119,8 @@ def check_values(protocol: Any) -> None:
                     f"the protocol contradicts itself: baseline {name!r}, but that of {field.name!r} is {value!r}, not "
                     f"the most frequent value of its catalogue, {first[field.name]!r}"
                 )
-            if field.kind == "numeric" and field.type == "integer" and value is not None and value != round(value):
+            whole = field.kind == "numeric" and field.type == "integer"
+            if whole and isinstance(value, float) and not value.is_integer():  # other types: see `_check_column`
                 raise ProtocolError(
                     f"the protocol contradicts itself: {field.name!r} holds whole numbers, its baseline is {value!r}"
                 )

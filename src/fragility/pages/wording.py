@@ -175,11 +175,16 @@ def describe_flipping_categories(field: str, value: object, state: str, flips: S
 def describe_other_fields(more: int, cannot: int, as_tried: int, unknown: int) -> str:
     """Return what is left to say of stability intervals.
 
-    more: fields that can flip the decision alone and were not named. cannot: those that cannot. as_tried: those that
-    did not at any value that was tried. unknown: those without an interval, such as missing ones.
+    more: fields that can flip the decision alone and were not named. cannot: those that cannot, by any value of their
+    training range or any category of the catalogue, which may list some of them only. as_tried: those that did not at
+    any value that was tried. unknown: those without an interval, such as missing ones.
     """
     parts = [f"{write_count(more, 'more field')} can flip it alone"] if more else []
-    parts += [f"{write_count(cannot, 'field')} cannot flip it alone"] if cannot else []
+    if cannot:
+        its = "its" if cannot == 1 else "their"
+        parts.append(
+            f"{write_count(cannot, 'field')} cannot flip it alone within {its} training range or listed categories"
+        )
     parts += [f"{write_count(as_tried, 'field')} did not flip it alone at any value that was tried"] if as_tried else []
     parts += [f"of {write_count(unknown, 'field')} nothing is known"] if unknown else []
     return "; ".join(parts) or "each field can flip it alone"

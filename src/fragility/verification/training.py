@@ -19,7 +19,7 @@ from fragility.models import Model
 from fragility.protocol import Protocol
 
 FITTED = (
-    *("fields", "columns", "groups", "artificial", "alternatives", "refused", "domains"),
+    *("fields", "columns", "inputs", "groups", "artificial", "alternatives", "refused", "domains"),
     *("training_digest", "training_rows"),
 )
 FITTED_MODES = ("catalogue", "whole", "ranges")

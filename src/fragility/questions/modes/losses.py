@@ -13,6 +13,7 @@ one direction takes the other gives. Noise takes one direction at a time, so w =
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -223,7 +224,7 @@ def units_of(protocol: Protocol, mode: str) -> tuple[str, ...]:
     if mode == "wrong":
         return tuple(entry.group for entry in protocol.modes.catalogue)
     if mode == "noisy":
-        return tuple(f"{name} ({direction})" for name in noisy_columns(protocol) for direction in NOISE_DIRECTIONS)
+        return tuple(f"{name} ({direction})" for name in _name_noisy(protocol) for direction in NOISE_DIRECTIONS)
     if mode == "sentinel":
         return tuple(one.field for one in protocol.modes.sentinels)
     return (WHOLE_RECORD,) if mode == "outage" else protocol.group_names
@@ -246,6 +247,18 @@ def count_values(protocol: Protocol, mode: str) -> int:
 def noisy_columns(protocol: Protocol) -> tuple[str, ...]:
     """Return the columns that noise moves: those of numbers that differ among the training rows."""
     return tuple(column.name for column in protocol.columns if column.kind == "numeric" and column.spread)
+
+
+def _name_noisy(protocol: Protocol) -> list[str]:
+    """Return what the columns that noise moves are called: the one that a field alone is made into bears its name.
+
+    A pipeline calls such a column `standardscaler__age`, which a reader of its table does not know.
+    """
+    columns = noisy_columns(protocol)
+    made = zip(protocol.columns, protocol.evidence.column_fields, strict=True)
+    fields = {column.name: own[0] if len(own) == 1 else column.name for column, own in made}
+    known = Counter(fields[name] for name in columns) + Counter(name for name in columns if name != fields[name])
+    return [fields[name] if known[fields[name]] == 1 else name for name in columns]
 
 
 class Plan:
