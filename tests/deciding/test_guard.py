@@ -488,3 +488,18 @@ def test_a_state_within_rounding_of_a_flip_is_asked_of_the_model():
     check = fg.Guard(model, protocol).check(row)
     asked = fg.find_failing_sets(model, pd.DataFrame([row]), protocol, engine="blackbox", every=True)
     assert check.failing_sets == asked.every(0).sets and check.failing_sets_state == asked.state[0]
+
+
+def test_numbered_columns_and_fields_without_any_value_are_checked():
+    """A table made of an array has whole numbers for names, and a field that was always missing says nothing."""
+    X = pd.DataFrame(np.random.default_rng(0).normal(size=(60, 3)), columns=[0, 1, 2]).assign(gone=np.nan)
+    X.columns = [0, 1, 2, 3]
+    model = make_pipeline(SimpleImputer(keep_empty_features=True), LogisticRegression()).fit(X, X[0] > 0)
+    guard = fg.Guard(model, fg.Protocol.fit(model, X))
+    row = X.iloc[0].to_dict()
+    known = {name: value for name, value in row.items() if name != 3}
+    for check in (guard.check(X.iloc[[0]]), guard.check(X.iloc[0]), guard.check(row), guard.check(known)):
+        assert check.certificate.predicted == model.predict(X.iloc[[0]])[0] and check.missing == ()
+    assert guard.check({**row, 1: None}).missing == ("1",)
+    with pytest.raises(fg.DataError, match="row 1 must be a mapping from fields to values, got str"):
+        guard.check_rows([row, "x"])

@@ -18,7 +18,7 @@ import math
 import re
 import typing
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice, pairwise
 from typing import Any, TypeAlias
@@ -122,7 +122,8 @@ def read_by(by: ByColumn, column_names: Sequence[str]) -> tuple[By, ...]:
     if isinstance(by, Mapping):
         asked = [_declare(str(name), how) for name, how in by.items()]
     else:
-        asked = [_declare(*_parse(text, column_names)) for text in ([by] if isinstance(by, str) else by)]
+        names = [by] if isinstance(by, str) or not isinstance(by, Iterable) else by
+        asked = [_declare(*_parse(str(name), column_names)) for name in names]  # numbered columns are named by texts
     for one in asked:
         if one.column not in column_names:
             known = ", ".join(map(str, column_names[:12])) + (", ..." if len(column_names) > 12 else "")

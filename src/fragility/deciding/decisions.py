@@ -32,7 +32,16 @@ from fragility.evidence.agreement import original_class
 from fragility.evidence.fields import Field, is_categorical, type_of, value_like
 from fragility.evidence.modes import values_frame, weigh_values
 from fragility.evidence.origins import find_categories
-from fragility.evidence.rows import Rows, Scalar, are_records, list_names, native_like, read_model_rows, row_ids
+from fragility.evidence.rows import (
+    Rows,
+    Scalar,
+    are_records,
+    list_names,
+    name_by_text,
+    native_like,
+    read_model_rows,
+    row_ids,
+)
 from fragility.models.outputs import to_python
 from fragility.protocol import Protocol
 
@@ -193,6 +202,7 @@ class Decider:
         self.auditor, self.protocol = auditor, auditor.protocol
         self.fields = tuple(field.name for field in self.protocol.fields)
         self._whole = {field.name for field in self.protocol.fields if field.type == "integer"}
+        self._empty = {field.name for field in self.protocol.fields if field.type == "empty"}  # all missing in training
         self.draws, self.neighbours = draws, neighbours
         # Threads share these without a lock, which a fork would leave held: they are replaced as a whole.
         self._standins: dict[str, Scalar] | None = None
@@ -256,12 +266,16 @@ class Decider:
     ) -> Completed:
         """Return the rows as the model decides on them: without their missing fields, or with what stands in.
 
-        A null in a field that is named as stale is its old value.
+        A null in a field that is named as stale is its old value; one in a field that never had a value says nothing.
         """
         if are_records(rows):
-            return self._complete_records([rows] if isinstance(rows, Mapping) else list(rows), missing, stale, ids)
+            given = [rows] if isinstance(rows, Mapping) else rows
+            records = [name_by_text(row, place) for place, row in enumerate(given)]
+            filled = [{**dict.fromkeys(self._empty), **row} if self._empty - row.keys() else row for row in records]
+            return self._complete_records(filled, missing, stale, ids)
         if isinstance(rows, pd.DataFrame):
-            absent = [name for name in self.fields if name not in rows.columns]
+            held = set(map(str, rows.columns))
+            absent = [name for name in self.fields if name not in held]
             rows = rows.assign(**dict.fromkeys(absent)) if absent else rows
         read = self.read(rows, ids)
         table = read.frame
@@ -359,7 +373,11 @@ class Decider:
         given = _list_names("missing", [None] * len(ids) if missing is None else missing, len(ids))
         old = _list_names("stale", [()] * len(ids) if stale is None else stale, len(ids))
         return [
-            tuple(name for name in find_nulls(i) if name not in self._read_names("stale", old[i], ids[i]))
+            tuple(
+                name
+                for name in find_nulls(i)
+                if name not in self._empty and name not in self._read_names("stale", old[i], ids[i])
+            )
             if names is None
             else self._read_names("missing", names, ids[i])
             for i, names in enumerate(given)

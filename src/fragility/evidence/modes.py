@@ -586,6 +586,10 @@ def _typed(values: Sequence[Scalar], column: pd.Series) -> pd.Series:
     if pd.api.types.is_numeric_dtype(dtype) and not pd.api.types.is_bool_dtype(dtype):
         numbers = pd.Series([np.nan if value is None else value for value in values], dtype=np.float64)
         lossless = not pd.api.types.is_integer_dtype(dtype) or bool((numbers == np.rint(numbers)).all())
-        return pd.Series(cast_numbers(numbers.to_numpy(), dtype)) if lossless and not numbers.isna().any() else numbers
+        return (
+            pd.Series(cast_numbers(np.asarray(numbers, dtype=np.float64), dtype))
+            if lossless and not numbers.isna().any()
+            else numbers
+        )
     plain = pd.Series(list(values), dtype=object)
     return plain if dtype == np.dtype(object) or plain.isna().any() else plain.astype(dtype)

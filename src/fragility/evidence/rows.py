@@ -407,9 +407,8 @@ def read_records(
     rows: Sequence[Any] = [records] if isinstance(records, Mapping) else list(records)
     names = [field.name for field in fields]
     known = set(names)
+    rows = [name_by_text(row, place) for place, row in enumerate(rows)]
     for place, row in enumerate(rows):
-        if not isinstance(row, Mapping):
-            raise DataError(f"row {place} must be a mapping from fields to values, got {type(row).__name__}")
         if row.keys() != known:
             _refuse_keys(row, names, f"row {place}" if len(rows) > 1 else "the row")
     try:
@@ -421,6 +420,13 @@ def read_records(
     except UnicodeEncodeError as error:
         raise refuse_surrogate(error) from error
     return frame if named or names != name_places(len(names)) else frame.to_numpy()
+
+
+def name_by_text(row: Any, place: int) -> Mapping[str, Any]:
+    """Return a record with its fields named by texts, as a protocol names those of a table with numbered columns."""
+    if not isinstance(row, Mapping):
+        raise DataError(f"row {place} must be a mapping from fields to values, got {type(row).__name__}")
+    return row if all(isinstance(name, str) for name in row) else {str(name): row[name] for name in row}
 
 
 def _refuse_keys(row: Mapping[Any, Any], names: Sequence[str], which: str) -> None:
