@@ -179,7 +179,7 @@ class Guards(ABC):
 
 
 def read_headers(scope: Scope) -> dict[str, str]:
-    """Return the headers of a request; one that comes twice has all its values, which then match nothing."""
+    """Return the headers of a request; a repeated header has all its values joined, so that it matches no check."""
     headers: dict[str, str] = {}
     for raw_name, raw_value in scope["headers"]:
         name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
@@ -339,7 +339,7 @@ class Sessions:
         return secret
 
     def find(self, headers: Mapping[str, str]) -> Session | None:
-        """Return the session that a request's cookie stands for."""
+        """Return the session of a request's cookie."""
         try:
             cookies = SimpleCookie(headers.get("cookie", ""))
         except CookieError:
@@ -408,7 +408,7 @@ class BrowserGuards(Guards):
 
 
 def split_token(scope: Scope) -> tuple[str | None, str]:
-    """Return the token that an address holds, and the address without it, so that it does not stay there."""
+    """Return the token in an address, and the address without the token, which must not stay in it."""
     query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
     tokens = [value for name, value in query if name == "token"]
     rest = urlencode([(name, value) for name, value in query if name != "token"])

@@ -78,7 +78,7 @@ class Connection(H11Protocol):
         self._refuse(RequestError(400, "not_http", "the request is not valid HTTP, or its headers are too large"))
 
     def _expect_head(self) -> None:
-        """Run the clock unless a request is being answered; the rest of a body that nobody reads does not stop it."""
+        """Run the clock unless a request is being answered; an unread rest of a body does not stop it."""
         if self.cycle is not None and not self.cycle.response_complete:
             self._stop_clock()
         elif self._deadline is None and not self.transport.is_closing():

@@ -29,14 +29,14 @@ def rows_within(byte_budget: int, cells: int, copies: int = 1, *, least: int = 1
 
 
 def is_number(value: object) -> bool:
-    """Return whether a value is a finite number; True and False are none."""
+    """Return whether a value is a finite number; True and False are not."""
     if isinstance(value, (float, np.floating)):
         return math.isfinite(value)
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def is_count(value: object, least: float = 1) -> bool:
-    """Return whether a value is a whole number of at least ``least``; True and False are none."""
+    """Return whether a value is a whole number of at least ``least``; True and False are not."""
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and bool(value >= least)
 
 

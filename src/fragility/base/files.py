@@ -274,7 +274,7 @@ def read_digested(path: str | os.PathLike[str], digest: str) -> bytes | None:
 
 
 def stored_size(path: str | os.PathLike[str]) -> int:
-    """Return how many bytes a file takes on the disk, or its size if that is less: holes take none."""
+    """Return how many bytes a file takes on the disk, or its size if that is less (holes take no space)."""
     status = os.stat(path)
     blocks = getattr(status, "st_blocks", None)
     return status.st_size if blocks is None else min(status.st_size, 512 * blocks)

@@ -155,7 +155,7 @@ def read_document(
     defaults: bool = False,
     ordered: bool = False,
 ) -> T:
-    """Return plain values as a dataclass; refuse whatever is not exactly what its fields say.
+    """Return plain values as a dataclass; refuse anything that does not match its fields exactly.
 
     Parameters
     ----------

@@ -193,7 +193,7 @@ class Decided(NamedTuple):
 
 
 class Decider:
-    """Decides on raw rows, some of whose fields are missing or stale; what it needs is made once.
+    """Decides on raw rows with missing or stale fields; its parts are prepared once.
 
     Cells of catalogue values are kept for rows of one form: ``EvidenceRows.encode`` is the same object for all of them.
     """
@@ -264,7 +264,7 @@ class Decider:
     def complete(
         self, rows: Any, missing: Sequence[Names | None] | None, stale: Sequence[Names] | None, ids: Any
     ) -> Completed:
-        """Return the rows as the model decides on them: without their missing fields, or with what stands in.
+        """Return the rows as the model decides on them: with missing fields left missing, or with stand-ins.
 
         A null in a field that is named as stale is its old value; one in a field that never had a value says nothing.
         """
@@ -303,7 +303,7 @@ class Decider:
         stale: Sequence[Names] | None,
         ids: Any,
     ) -> Completed:
-        """Complete rows that came as mappings, in which a missing field may be absent."""
+        """Complete rows given as mappings, in which a missing field may be absent."""
         own_ids = row_ids(ids, None, len(records))
         missing_of = self._find_missing(
             missing, stale, own_ids, lambda i: (name for name in self.fields if is_missing(records[i].get(name)))

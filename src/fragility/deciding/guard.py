@@ -413,7 +413,7 @@ class Guard:
         failures: FailureProbability | None,
         declared: Floats | EventSets | ModeRates | None,
     ) -> dict[str, Any]:
-        """Return how likely a decision is lost: as its lattice says, else as was found for the row."""
+        """Return how likely a decision is lost: from its lattice, else from the search of the row."""
         if declared is None:
             return {}
         interval = None

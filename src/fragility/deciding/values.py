@@ -72,7 +72,7 @@ class JointValues:
         return cls(tuple(unknown), tuple(weights), np.array([*weights.values()]), np.array([*source.values()]))
 
     def code_field(self, field: str) -> Integers:
-        """Return (k,) the first value that holds the same of one field: equal numbers are equal values of the field."""
+        """Return (k,) for each value the first one with the same value of one field."""
         of_field = [value[self.fields.index(field)] for value in self.values]
         return np.array([of_field.index(each) for each in of_field], dtype=np.int64)
 
@@ -87,7 +87,7 @@ class ValueStates:
 
 
 def choose_units(protocol: Protocol, unknown: Sequence[str]) -> list[JointValues]:
-    """Return the values of unknown fields, group by group; refuse a field of which the protocol knows none."""
+    """Return the values of unknown fields, group by group; refuse a field without values in the protocol."""
     entries = {name: entry for entry in protocol.modes.catalogue for name in entry.fields}
     lacking = [name for name in unknown if name not in entries]
     if lacking and not protocol.modes.catalogue:

@@ -242,7 +242,7 @@ def find_address(metadata: Any) -> str | None:
 def unwrap_model(
     loaded: Any, address: str | None, classes: Sequence[ClassLabel] | None = None, output: Any = None
 ) -> Model:
-    """Return the model that a function of MLflow's stands for, with the fingerprint of its folder."""
+    """Return the model behind an MLflow function, with the fingerprint of its folder."""
     metadata = getattr(loaded, "metadata", None)
     loader = None if metadata is None else (metadata.flavors.get(PYFUNC) or {}).get("loader_module")
     if loader == "mlflow.onnx" and address is not None:

@@ -138,7 +138,7 @@ class PreparedAudit:
     files: Mapping[str, tuple[Path, ...]]  # by the folder among the run's artefacts
 
     def log(self, run_id: str, linked: Mapping[str, str] = MappingProxyType({})) -> None:
-        """Log it; refuse a run that holds another audit of this name.
+        """Log the audit; refuse a run that holds another audit of this name.
 
         linked: the fields of a metric that tie it to a logged model and to a dataset, in MLflow 3.
         """

@@ -139,7 +139,7 @@ def _describe_pandas_values(value: Any) -> Parts:
 
 
 def _column_values(array: Any) -> list[Any]:
-    """Return [type, values] of a pandas column: by value, whatever holds them and whatever it has cached."""
+    """Return [type, values] of a pandas column: by value, independent of storage and caches."""
     dtype = array.dtype
     if isinstance(dtype, pd.CategoricalDtype):
         return [dtype, np.asarray(array.codes)]
@@ -316,7 +316,7 @@ def _describe_object(value: Any) -> Parts:
 
 
 def _rebuilding_parts(value: Any) -> list[Any] | None:
-    """Return the parts an object would be rebuilt from, or None if it shows none."""
+    """Return the parts from which pickle would rebuild an object; None if it has none."""
     try:
         reducer = copyreg.dispatch_table.get(type(value))
         reduced = reducer(value) if reducer is not None else value.__reduce_ex__(4)

@@ -114,7 +114,7 @@ class TreeliteClassifier:
 
     @cached_property
     def model(self) -> Any:
-        """Treelite's own object."""
+        """The model as Treelite loads it."""
         import treelite
 
         return treelite.Model.deserialize_bytes(self.data)
@@ -243,7 +243,7 @@ def load_model(
 
 @dataclass(frozen=True, slots=True)
 class _Declared:
-    """What the user says of a model beside its place."""
+    """Settings that the user declares for a model file."""
 
     trust: bool
     classes: Sequence[ClassLabel] | None
@@ -294,7 +294,7 @@ def _load_kind(
 
 
 def _describe_unknown(path: Path) -> tuple[str | Advice, ...]:
-    """Say what a folder, or a file of no known kind, is, and what to give instead."""
+    """Describe a folder or a file of unknown kind, and what to give instead."""
     if (path / "manifest.json").is_file():
         return ("is the folder of an audit; give the model that was audited",)
     if path.is_file() and path.suffix.lower() in OTHER_KINDS:
@@ -318,7 +318,7 @@ def _check_is_xgboost(path: Path) -> None:
 
 
 def _try_in_a_process(path: Path, kind: str) -> None:
-    """Load and use a booster or ONNX file in a process of its own first; its library may crash or hang on it."""
+    """Load and use a booster or ONNX file in a child process first; its library may crash or hang on it."""
     if not sys.executable:
         return  # an interpreter inside another program cannot be started again
     words = [sys.executable, "-P", str(Path(__file__).with_name("soundness.py")), kind, str(path)]

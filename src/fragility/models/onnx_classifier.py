@@ -51,7 +51,7 @@ class Score(NamedTuple):
 
 
 class TreeScore(NamedTuple):
-    """A tree ensemble that is handed a file's columns as they are, in float32, and gives its probabilities."""
+    """A tree ensemble that takes a file's columns unchanged, in float32, and gives its probabilities."""
 
     trees: Trees
     link: str  # sigmoid, softmax, or average for votes that are probabilities
@@ -60,7 +60,7 @@ class TreeScore(NamedTuple):
 
 
 class Outputs(NamedTuple):
-    """What a graph gives."""
+    """The outputs of a graph."""
 
     probabilities: str
     label: str | None

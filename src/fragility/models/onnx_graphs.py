@@ -438,7 +438,7 @@ def read_trees(node: Any) -> Trees:
 
 
 class _Places:
-    """Where the nodes of some trees lie, by the numbers of tree and node."""
+    """The places of nodes, by the numbers of tree and node."""
 
     def __init__(self, labels: Array, rank: Array, own: Array) -> None:
         self.rank = rank  # (N,) which tree a node is in

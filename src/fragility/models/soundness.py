@@ -75,7 +75,7 @@ class DamagedError(Exception):
 
 
 class RefusedError(Exception):
-    """The library refuses the file, for the reason that it gives."""
+    """The library refuses the file."""
 
 
 def try_file(suffix: str, path: str) -> int:

@@ -36,7 +36,7 @@ def write_json(path: str | os.PathLike[str], document: Any, indent: int | None =
 
 
 def without_nan(value: Any) -> Any:
-    """Return a plain document with NaN and infinity as None, which JSON can hold."""
+    """Return a plain document with NaN and infinity as None, for JSON."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -56,7 +56,7 @@ def write_table(path: str | os.PathLike[str], table: pa.Table) -> None:
 
 
 def save_report(path: str | os.PathLike[str], document: Callable[[], Any], table: Callable[[], pa.Table]) -> None:
-    """Write a result as its name says: everything (.json), or its table (.csv, .parquet)."""
+    """Write a result by the suffix of the file: everything (.json), or its table (.csv, .parquet)."""
     if checked_suffix(path, (".json", *TABLE_SUFFIXES)) == ".json":
         write_json(path, document())
     else:
@@ -281,7 +281,7 @@ class Result(BriefRepr):
         return render_html(self._document())
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the result as the file's name says; the file appears whole or not at all.
+        """Write the result in the format of the file's suffix; the file appears whole or not at all.
 
         Parameters
         ----------

@@ -67,7 +67,7 @@ class Command(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """A cell with a bar beside its number, one that leads elsewhere, or one that says that something is amiss."""
+    """A cell with a bar beside its number, with a link, or marked as amiss."""
 
     text: str
     bar: str = ""
@@ -256,7 +256,7 @@ def escape_markdown(text: object) -> str:
 
 
 def escape_paragraph(text: object) -> str:
-    """Return text that stays a paragraph, whatever it begins with."""
+    """Return text escaped so that it stays a paragraph."""
     # A word joiner keeps "1." from opening a list.
     return LINE_START.sub(
         lambda match: f"{match[1]}\u2060" if match[1].isdigit() else f"\\{match[1]}", escape_markdown(text)

@@ -281,7 +281,7 @@ def name_lost(group: str, values: Sequence[tuple[str, str | None, str]]) -> str:
 def name_lost_groups(
     groups: Iterable[str], becomes: Mapping[str, Sequence[tuple[str, str]]], missing: Collection[str]
 ) -> list[str]:
-    """Return `duration (→ 20.9)` for each group, where the values of the row are not at hand.
+    """Return `duration (→ 20.9)` for each group, without the values of the row.
 
     becomes: by group its fields, and what takes the place of each. missing: fields that stay as they are.
     """
@@ -539,7 +539,7 @@ def describe_rule(
 
 
 def describe_other_scores(attained: Sequence[tuple[str, float]], tried: Sequence[str]) -> str:
-    """Return by which other scores a review policy can be had, where the one that was asked for supports none.
+    """Return which other scores support a review policy, where the requested one does not.
 
     attained: their names and the shares that they send to review; tried: the names of all that were tried.
     """

@@ -175,7 +175,7 @@ class _Comparison:
             yield start
 
     def _check_steady(self) -> None:
-        """Refuse a model that answers none of the first rows, or answers a row alone otherwise than among others."""
+        """Refuse a model that answers none of the first rows, or whose answer to a row depends on the other rows."""
         few = self.rows.dense(0, PROBE_ROWS)
         for artefact in (self.pair.a, self.pair.b):
             together, refused = artefact.ask_each(len(few), partial(_decode, self.listed.layout, few))
@@ -186,7 +186,7 @@ class _Comparison:
                 self._check_same(artefact, alone, together[i])
 
     def _check_same(self, artefact: Artefact, alone: Floats, among: Floats) -> None:
-        """Refuse a model whose answer (C,) to a row alone is not the one that it gave among other rows."""
+        """Refuse a model whose answer (C,) to a single row differs from its answer in a batch."""
         if np.isnan(alone[0]) and np.isnan(among[0]):
             return
         gap = np.abs(alone - among).max()

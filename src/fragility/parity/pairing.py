@@ -90,7 +90,7 @@ class Artefact:
         return None if found is None else np.argsort(self.class_order)[found]
 
     def describe(self, by_name: bool) -> ComparedModel:
-        """Return what a result says of the model."""
+        """Return the description of the model for the result."""
         labels = tuple(str(self.model.classes[place]) for place in self.class_order)
         return ComparedModel(self.name, self.model.kind, self.model.fingerprint, labels, "name" if by_name else "order")
 

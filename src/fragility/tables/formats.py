@@ -71,7 +71,7 @@ KINDS = {
 
 
 def kind_of_file(name: str) -> str | None:
-    """Return what a file of this name holds; None for a name that does not say."""
+    """Return the kind of a table file by its name; None if the name does not tell."""
     return next((kind for suffix, kind in KINDS.items() if name.lower().endswith(suffix)), None)
 
 
@@ -141,7 +141,7 @@ def find_files(
 
 @dataclass(frozen=True, eq=False)
 class TableFiles:
-    """Files of one kind. What is found out about them is kept, whatever rows and columns are read from them."""
+    """Files of one kind. Facts about them are kept, independent of the rows and columns that are read."""
 
     filesystem: arrow_fs.FileSystem
     files: tuple[SourceFile, ...]
@@ -212,7 +212,7 @@ class TableFiles:
     def csv_reader(
         self, file: SourceFile, rows: int, texts: Sequence[str], only: Container[str] | None = None
     ) -> Iterator[Any]:
-        """Open a CSV file whose lines are sound; texts: the columns that are not numbers, whatever they look like."""
+        """Open a CSV file with well-formed lines; texts: columns to read as text even if they look like numbers."""
         if file.path not in self.checked:
             try:
                 with self.filesystem.open_input_stream(file.path) as stream:

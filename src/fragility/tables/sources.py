@@ -168,7 +168,7 @@ class RowSource:
                     return
 
     def _without_ids(self, frame: pd.DataFrame, start: int, file: SourceFile) -> RawPart:
-        """Take the ids and the labels out of a table, as far as there are columns of them."""
+        """Take the columns of ids and labels out of a table, as far as it has them."""
         numbered = self.id_column is None and isinstance(frame.index, pd.RangeIndex)  # no ids, and no stored index
         if self.id_column is not None:
             if self.id_column not in frame.columns:

@@ -173,7 +173,7 @@ class QueueDesk(Desk):
         return render(context, 200 if alert is None else 400)
 
     def values(self, request: Request) -> Response:
-        """Answer a filter that asks what a field holds."""
+        """Answer a filter that asks for the values of a field."""
         self.reviewer(request)
         return JSONResponse(asdict(self.cases.field_values(read_name(request.query_params.get("field", "")))))
 
@@ -327,7 +327,7 @@ class Place:
 
     @classmethod
     def recall(cls, store: Path) -> Place:
-        """Return where this store was served last; a new place if it never was, or if others could read the file."""
+        """Return the last place of this store; a new one if there is none, or if others could read the file."""
         path = _name_place(store)
         try:
             readable_by_others = os.name == "posix" and path.stat().st_mode & 0o077

@@ -115,7 +115,7 @@ class Desk:
         return pages.describe_view(view, len(self.cases), fields)
 
     def notice(self, request: Request, viewer: str, view: View) -> pages.DoneNotice | None:
-        """Return what the address says was just done; the number of an entry, which only its writer may undo."""
+        """Return the notice of the last action, which the address names; only its writer may undo it."""
         number, bulk = request.query_params.get("done", ""), request.query_params.get("bulk", "")
         if not number and not bulk:
             return None
@@ -256,7 +256,7 @@ class CaseDesk(Desk):
         return render(context, status)
 
     def _movable(self, row: Mapping[str, Any]) -> tuple[MovableField, ...] | None:
-        """Return how far the fields of a case may move, as its certificate says; None if a search is to say it."""
+        """Return from the certificate how far the fields of a case may move; None if they must be searched for."""
         declared, protocol = self.cases.manifest.intervals, self.cases.protocol
         intervals = None if declared is None else intervals_of_row(row, declared, protocol)
         if intervals is None or (self.bench.stability is not None and len(intervals) < len(protocol.fields)):
@@ -393,7 +393,7 @@ class CaseDesk(Desk):
         return tuple((queued.case, queued.failing) for queued in still)
 
     def decide_all(self, request: Request, form: Form) -> Response:
-        """Write a decision for exactly the cases that the page listed, or for none."""
+        """Write a decision for all cases that the page listed, or for none of them."""
         viewer, view = self.reviewer(request), self.view(form.one("view"))
         action, note, reason = form.one("action"), form.note(), self.read_reason(form)
         groups = self.read_groups(form) if action == "reacquire" else ()

@@ -37,7 +37,7 @@ WORDS = {
 
 @dataclass(frozen=True)
 class Case:
-    """Which certificate an entry speaks of: its digest is the name, the rest says where to find it."""
+    """The certificate of an entry: named by its digest; the other fields say where to find it."""
 
     digest: str
     audit: str  # root digest of the audit it was read from
@@ -76,7 +76,7 @@ class CaseState:
         return tuple(entry.reviewer for entry in self.standing)
 
     def hidden_from(self, reviewer: str) -> bool:
-        """Whether this reviewer must not see what was decided: a second review is open, and they may give it."""
+        """Whether decisions are hidden from this reviewer: a second review is open, and they may give it."""
         return self.second and reviewer not in self.reviewers
 
     def of(self, reviewer: str) -> Entry | None:
@@ -88,7 +88,7 @@ OPEN = CaseState("open", (), False)
 
 
 def case_state(entries: Iterable[Entry]) -> CaseState:
-    """Return what stands, from all entries about one case in their order."""
+    """Return the state of a case, from all its entries in their order."""
     ordered = list(entries)
     undone = {entry.undoes for entry in ordered if entry.undoes is not None}
     valid = [entry for entry in ordered if entry.seq not in undone]
@@ -106,7 +106,7 @@ def case_state(entries: Iterable[Entry]) -> CaseState:
 
 
 def may_be_blind(entries: Sequence[Entry], reviewer: str) -> bool:
-    """Whether this reviewer may give a blind decision now: it is hidden from them, and was whenever they wrote.
+    """Whether this reviewer may decide blind now: decisions are hidden from them, and were whenever they wrote.
 
     A reviewer who asked for the review, or decided before, may have seen the decision. One who only commented or parked
     while it was hidden, or before anyone had decided, has not.
@@ -243,7 +243,7 @@ def tabulate_decisions(entries: Sequence[Entry], *, history: bool = False) -> pa
 
 
 def escape_formulas(table: pa.Table) -> pa.Table:
-    """Return the table as CSV can hold it: lists as JSON, and no text that a spreadsheet would run as a formula."""
+    """Return the table for CSV: lists as JSON, and no text that a spreadsheet would run as a formula."""
     for i, field in enumerate(table.schema):
         if pa.types.is_list(field.type):
             values: list[str | None] = [write_groups(value) for value in table.column(i).to_pylist()]

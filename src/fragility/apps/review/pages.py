@@ -72,7 +72,7 @@ def _allow_breaks(name: str) -> Markup:
 
 
 def _isolate_names(text: str, names: Iterable[str]) -> Markup:
-    """Return a sentence of ours; names in it that run from right to left are isolated like any other text."""
+    """Return one of our sentences with right-to-left names in it isolated."""
     left = (name for name in names if any(unicodedata.bidirectional(letter) in RIGHT_TO_LEFT for letter in name))
     isolated = sorted({escape_controls(name) for name in left}, key=len, reverse=True)
     parts = re.split(f"({'|'.join(map(re.escape, isolated))})" if isolated else "(?!)", escape_controls(text))
@@ -293,7 +293,7 @@ def tell_story(row: Mapping[str, Any], queued: QueuedCase, protocol: Protocol, m
 
 
 def _list_idle(cert: Certificate, protocol: Protocol) -> tuple[str, ...]:
-    """Return the groups that carry nothing, though something of them is there."""
+    """Return the groups that have values but carry no visible part of the margin."""
     missing, fields_of = set(cert.already_missing), protocol.evidence.group_fields
     there = (name for name in protocol.group_names if not missing.issuperset(fields_of[name]))
     return tuple(name for name in there if abs(cert.one_step_drop[name]) < SEEN)
@@ -355,7 +355,7 @@ def _list_losses(row: Mapping[str, Any], cert: Certificate | None) -> tuple[tupl
 
 
 def _describe_search(row: Mapping[str, Any], cert: Certificate | None) -> tuple[tuple[str, str], ...]:
-    """Return in words what a search of the subsets of evidence adds; nothing where there was none."""
+    """Describe what a search over all sets of groups adds; empty without a search."""
     state = row.get("smallest_state")
     if state is None:
         return ()
@@ -427,7 +427,7 @@ class CasePage:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of unknown origin that sentences about the case hold."""
+        """Names of unknown origin in sentences about the case."""
         return (*self.groups, self.queued.label, self.queued.flips_to or "")
 
 
@@ -451,7 +451,7 @@ class MissingPart:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of unknown origin that the sentences hold."""
+        """Names of unknown origin in the sentences."""
         return (*self.missing.fields, self.missing.changes_to or "")
 
 

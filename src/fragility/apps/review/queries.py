@@ -81,7 +81,7 @@ class QueuePage:
 
 @dataclass(frozen=True)
 class FieldValues:
-    """What a field holds: the range of its numbers, or its values."""
+    """The values of a field: the range of its numbers, or a list."""
 
     low: float | None = None
     high: float | None = None
@@ -89,7 +89,7 @@ class FieldValues:
 
 
 def case_key(case: Case) -> str:
-    """Return how an address names a case: its place, and the start of its digest, so that no other row can answer."""
+    """Return the key of a case in addresses: its place and the start of its digest, so that no other row can match."""
     return f"{case.place}-{case.digest.removeprefix('sha256:')[:16]}"
 
 
@@ -199,12 +199,12 @@ class CaseIndex(CaseTables):
         return FieldValues(low=low, high=high)
 
     def _order(self, view: View, forward: bool = True) -> str:
-        """Return the order of a view, or the one in which it is read backwards."""
+        """Return the order of a view in SQL, or the reverse order."""
         direction = "ASC" if _rises(view, forward) else "DESC"
         return f"{self._column_of(view.order)} {direction}, c.place {'ASC' if forward else 'DESC'}"
 
     def _beyond(self, view: View, here: QueuedCase, forward: bool) -> Where:
-        """Return the condition that a case comes after this one in the order of a view, or before it."""
+        """Return the condition that a case comes after (or before) this one in the order of a view."""
         column, values = self._column_of(view.order), {**here.exposures, "place": here.case.place}
         name = SORTED_BY.get(view.order, view.order)
         value = values.get(name, getattr(here, name, NOT_ASSESSED))

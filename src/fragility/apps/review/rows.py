@@ -68,7 +68,7 @@ class MatchedRows:
         return lines
 
     def missing(self, place: int) -> tuple[str, ...]:
-        """Return the fields of one row that hold no value."""
+        """Return the fields of one row without a value."""
         return tuple(name for name in self.frame.columns if is_missing(self.frame[name].iloc[place]))
 
     def to_arrow(self) -> pa.Table:
@@ -115,7 +115,7 @@ def match_rows(
 
 
 def groups_of_fields(protocol: Protocol, model: Model | None = None) -> dict[str, tuple[str, ...]]:
-    """Return the evidence groups that each raw field has a part in, as far as it is known."""
+    """Return the evidence groups of each raw field, as far as they are known."""
     fields = protocol.evidence.group_fields
     return {
         field.name: tuple(group for group, parts in fields.items() if field.name in parts) for field in protocol.fields
@@ -140,7 +140,7 @@ class StateAnswer:
 
 
 class WhatIf:
-    """The audited model, ready to be asked what it answers when evidence of one row fails, in whole or in part.
+    """The audited model, asked about one row with some of its evidence lost, in whole or in part.
 
     The state is the one of the protocol: each column of group g moves by s_g * (baseline - x), through the same rule
     (`evidence.blend`), the same predictor and the same readings of margin and class as the engines use. With the groups

@@ -103,11 +103,11 @@ class StoreError(FragilityError):
 
 
 class DecisionRefusedError(FragilityError):
-    """A decision that cannot be taken as it was asked for; nothing was written."""
+    """A decision was refused; nothing was written."""
 
 
 class ConflictError(DecisionRefusedError):
-    """Someone else decided since the reviewer looked; nothing was written."""
+    """Another reviewer decided in the meantime; nothing was written."""
 
     def __init__(self, newer: Sequence[Entry]) -> None:
         self.newer = tuple(newer)
@@ -165,7 +165,7 @@ class Store:
 
     @classmethod
     def open(cls, path: Path) -> Store:
-        """Open a store, or make it if there is none; refuse a file that is something else."""
+        """Open a store, or create it; refuse a file of another kind."""
         with suppress(OSError):  # a new file only its owner may read, which SQLite's own files beside it take over
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, PRIVATE))
         try:
@@ -280,7 +280,7 @@ class Store:
         return self._select("ORDER BY seq")
 
     def changes(self, since: int = 0) -> Changes:
-        """Return which cases have an entry after ``since``, and what stands for them."""
+        """Return the cases with an entry after ``since``, and their standing decisions."""
         changed = f"digest IN (SELECT digest FROM entries WHERE seq > {since})" if since else "TRUE"
         return Changes(
             cases=self._read("SELECT digest, audit, place FROM entries WHERE seq > ?", [since]),
@@ -310,7 +310,7 @@ class Store:
         return self._tally
 
     def states_of(self, digests: Sequence[str]) -> dict[str, CaseState]:
-        """Return what stands for these cases; those without an entry are left out."""
+        """Return the states of these cases; those without an entry are left out."""
         states: dict[str, CaseState] = {}
         for start in range(0, len(digests), MANY):
             part = digests[start : start + MANY]
@@ -386,7 +386,7 @@ class Store:
             return self._written(seq)
 
     def undo(self, seq: int, reviewer: str) -> Entry:
-        """Write that an entry of this reviewer no longer holds."""
+        """Undo an entry of this reviewer."""
         with self._writing() as connection:
             entry = self.entry(seq)
             if entry is None or entry.action == "undo":
@@ -429,7 +429,7 @@ class Store:
         return bulk
 
     def undo_all(self, bulk: str, reviewer: str) -> int:
-        """Write that every decision of a bulk action no longer holds; return how many did."""
+        """Undo every decision of a bulk action; return how many stood."""
         with self._writing() as connection:
             held = self._select(f"WHERE bulk = ? AND reviewer = ? AND {VALID}", [bulk, reviewer])
             for entry in held:
@@ -455,12 +455,12 @@ class Store:
         return None
 
     def release(self, case: Case, reviewer: str) -> None:
-        """Let others be given a case that this reviewer leaves for now."""
+        """Release this reviewer's claim on a case."""
         with self._writing() as connection:
             connection.execute("DELETE FROM claims WHERE digest = ? AND reviewer = ?", [case.digest, reviewer])
 
     def claimed_by_others(self, reviewer: str) -> int:
-        """Return how many cases others were given a short while ago."""
+        """Return how many cases other reviewers have claimed."""
         sql = "SELECT count(*) FROM claims WHERE reviewer <> ? AND until > ?"
         return int(self._read(sql, [reviewer, time.time()])[0][0])
 
@@ -496,7 +496,7 @@ def _describe_damage(path: Path, damage: str) -> StoreError:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Return what tells a file from another at the same path; None if there is none."""
+    """Return the identity of the file at a path; None without a file."""
     try:
         status = path.stat()
     except OSError:

@@ -147,7 +147,7 @@ class View:
 
 
 def write_number(value: float) -> str:
-    """Return a number with all the digits that tell it from others."""
+    """Return a number with all its significant digits."""
     return repr(value).removesuffix(".0")
 
 
@@ -219,7 +219,7 @@ HOW_TO_WRITE = "write 12, <12, >=12, 12-36, a list of these, or missing"
 
 
 class FilterError(FragilityError):
-    """What was typed for a field means nothing."""
+    """The text typed for a field cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -253,7 +253,7 @@ class Interval:
         return f"{low} to {high}"
 
     def condition(self, column: str) -> Where:
-        """Return the condition that a column lies in it."""
+        """Return the condition that a column lies in the interval."""
         if self.low == self.high:
             return Where(f"{column} BETWEEN ? AND ?", find_rounded(self.low))
         low, high = ">=" if self.low_included else ">", "<=" if self.high_included else "<"

@@ -142,7 +142,7 @@ class Service:
         return JSONResponse(error.to_dict(), error.status, error.headers)
 
     async def _answer_rows(self, request: Asked) -> JobAnswer:
-        """Return the answers in the order of the rows; a row that is in the log already is answered, not logged again.
+        """Return the answers in the order of the rows; a row that was logged before is not logged again.
 
         Two requests that ask the same under one id at the same time share the answer.
         """

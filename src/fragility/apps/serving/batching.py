@@ -62,7 +62,7 @@ class Job:
 
 
 class AnsweredJobs(NamedTuple):
-    """What came of jobs that were answered together."""
+    """The outcome of jobs that were answered together."""
 
     jobs: list[Job]
     answers: AnsweredRows | RequestError

@@ -121,7 +121,7 @@ class LogEntry:
         review: Sequence[bool | None] | None = None,
         requests: Sequence[str | None] | None = None,
     ) -> LogEntry:
-        """Return the entry of some rows; what is not given is none for all of them.
+        """Return the entry of some rows; an argument that is left out is None for all of them.
 
         certificates: their ids are text. rows: the raw rows as they were decided, in the same order: a table of
         pandas, or a list of values by field.
@@ -254,7 +254,7 @@ class LogJournal:
         self.check()
 
     def check(self) -> None:
-        """Refuse a file that is not the one of its name any more, or has lost rows."""
+        """Refuse a file that was replaced, or has lost rows."""
         if self.is_broken or self._handle is None:
             raise JournalError(f"an earlier write to {self.path} failed; restart the server when the disk is in order")
         fault = self.find_fault()

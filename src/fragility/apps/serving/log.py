@@ -191,7 +191,7 @@ class ServingLog:
         return self._journal is not None and self._journal.is_broken
 
     def find_fault(self) -> str | None:
-        """Return why rows cannot be appended, or could not a moment ago; None if nothing is known to be wrong."""
+        """Return why rows cannot be appended, or recently could not; None if no fault is known."""
         if self.is_broken:
             return "a write to the log has failed; restart the server when the disk is in order"
         try:
@@ -266,7 +266,7 @@ class ServingLog:
         self._journal = LogJournal(place.journal(self._place))
 
     def _rotate(self) -> None:
-        """End the journal; what comes next goes to another one, of a new audit folder if this one is full.
+        """End the journal and begin the next one, in a new audit folder if this one is full.
 
         It stays locked until it is sealed.
         """
@@ -389,7 +389,7 @@ def _list_ids(events: pa.Table | pa.RecordBatch) -> dict[str, str]:
 
 
 def _remove_pending(place: AuditPlace) -> None:
-    """Remove the folder of an audit's pending rows, of which there are none; what others put there stays."""
+    """Remove the folder of an audit's pending rows, once it has none; files of others stay."""
     sweep_parts(place.pending)
     (place.pending / BEGUN_FILE).unlink(missing_ok=True)
     with suppress(OSError):
@@ -420,7 +420,7 @@ def _read_begun(place: AuditPlace) -> tuple[Protocol, Manifest]:
 
 
 def read_log(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return what log.json says; refuse a folder that is no log of this version."""
+    """Return the content of log.json; refuse a folder that is not a log of this version."""
     path = Path(folder) / LOG_FILE
     try:
         document = read_json(path)

@@ -222,7 +222,7 @@ def write_part(folder: Path, place: int, table: pa.Table) -> None:
 
 
 def find_parts(folder: Path, place: int) -> list[Path]:
-    """Return the files that stand for the part of a place: one, or none."""
+    """Return the files of the part at a place: one, or none."""
     return list(folder.glob(f"part-{place_text(place)}-*.parquet"))
 
 

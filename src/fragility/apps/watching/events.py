@@ -165,7 +165,7 @@ def make_batch(
 
 
 def check_figures(name: str, values: Floats, *, may_lack: bool = False) -> Floats:
-    """Return figures of decisions (n,), each a number from 0 to 1; NaN stands for none, which only some may lack."""
+    """Return values of decisions (n,), each from 0 to 1; refuse NaN unless values may be lacking."""
     wrong = ~((values >= -ROUNDING) & (values <= 1.0 + ROUNDING))
     if may_lack:
         wrong &= ~np.isnan(values)
@@ -245,7 +245,7 @@ def find_repeats(codes: Sequence[Integers], missing: Booleans) -> Booleans:
 
 
 def find_out_of_time(days: Integers, counts: Integers) -> Booleans:
-    """Return (r,) which runs of decisions have a day that contradicts the others: a clock was wrong.
+    """Return (r,) which runs of decisions have a day out of order, because a clock was wrong.
 
     days, counts: (r,) of consecutive decisions with the same day. As many decisions as possible are kept so that days
     do not fall; so are those that are only a day behind, which came around midnight or over a leap of the clock.

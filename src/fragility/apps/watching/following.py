@@ -67,14 +67,14 @@ class ReferenceKeeper:
         return self.folder / FILE
 
     def load(self) -> ReferenceSums | None:
-        """Return the reference that is kept; None if there is none of this kind."""
+        """Return the stored reference of this kind; None without one."""
         for kept in self._read():
             if {name: kept[name] for name in self.key} == self.key:
                 return self._decode(kept)
         return None
 
     def save(self, sums: ReferenceSums) -> None:
-        """Keep a reference beside those of other kinds."""
+        """Store a reference beside those of other kinds."""
         columns = [
             {"measure": column.measure, "name": column.name, "n": n, "k": k, "squares": squares}
             for column, n, k, squares in zip(

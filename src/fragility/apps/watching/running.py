@@ -188,7 +188,7 @@ def watch(
 def _find_kept(
     opened: DecisionSource, settings: FollowSettings, min_confidence: float, declared_days: int | None
 ) -> tuple[ReferenceKeeper | None, ReferenceSums | None]:
-    """Return what keeps the reference of a log, and the reference that is kept; None for other sources."""
+    """Return the keeper of a log's reference, and the stored reference; None for other sources."""
     if not isinstance(opened, LoggedDecisions):
         return None, None
     key = {
@@ -209,7 +209,7 @@ def _find_kept(
 
 
 def _keep_reference(keeper: ReferenceKeeper | None, follower: Follower) -> list[str]:
-    """Keep a reference that is complete; return what a reader has to know of it."""
+    """Store a complete reference; return the notes about it."""
     sums = follower.sums
     if keeper is None or sums is None:
         return []

@@ -80,7 +80,7 @@ class LoggedDecisions:
 
     @classmethod
     def of(cls, folder: Path) -> LoggedDecisions:
-        """List what a log holds now; refuse one without sealed rows."""
+        """List the audits of a log; refuse a log without sealed rows."""
         folders = list_audits(folder)
         if not folders:
             raise DataError(f"the log {folder} has no sealed rows yet; watch it again later")
@@ -261,7 +261,7 @@ class DatedAudits:
         return made
 
     def _check(self) -> None:
-        """Refuse audits that cannot stand on one line of time."""
+        """Refuse audits that cannot be compared over time."""
         first = self.audits[0]
         for audit, date in zip(self.audits, self.dates, strict=True):
             if len(audit) == 0:
