@@ -366,7 +366,7 @@ def _say_underivable(given: Sequence[AuditEvidence], min_confidence: float) -> t
 
 
 def _list_derived(audit: Audit) -> list[dict[str, Any]]:
-    """Return what rules derived from an audit measure: whatever its certificates hold."""
+    """Return the measures of rules derived from an audit: all that its certificates support."""
     groups = min(EARLY, audit.protocol.depth)
     derived: list[dict[str, Any]] = [
         {"measure": "flips_early", "groups": groups},

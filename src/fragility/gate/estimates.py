@@ -93,7 +93,7 @@ class RetrainedEstimates:
         return [one.value for one in self.shown if not math.isnan(one.value)]
 
     def average(self) -> Estimate:
-        """Return the mean of the audits; its bounds say what the rows leave open, and nothing about training."""
+        """Return the mean of the audits; its bounds cover the sampling of rows, not training."""
         shown, m = self.shown, len(self.shown)
         if m == 1 or math.isnan(shown[0].value):
             return shown[0]
@@ -164,7 +164,7 @@ def bound_mean(n: int, mean: float, variance: float, level: float) -> tuple[floa
 
 
 def estimate_auroc(scores: Floats, positive: Booleans, keys: Keys, level: float) -> Estimate:
-    """Return the AUROC of scores (n,) for a class; without a row of it, or of the others, nothing is known."""
+    """Return the AUROC of scores (n,) for a class; NaN without a row of the class, or of the others."""
     n_pos, n_neg = int(positive.sum()), int((~positive).sum())
     if not n_pos or not n_neg:
         return Estimate(math.nan, len(scores), 0.0, 1.0, np.zeros(len(scores)), keys)
@@ -278,7 +278,7 @@ def choose_counting(rule: Rule, audits: Sequence[AuditEvidence], min_confidence:
 def prepare_estimator(
     rule: Rule, evidence: AuditEvidence, min_confidence: float, counted: str | None = None
 ) -> Estimator:
-    """Return what estimates the measure of a rule on any rows of an audit; counted: as `choose_counting` says."""
+    """Return an estimator of a rule's measure on any rows of an audit; counted: from `choose_counting`."""
     audit = evidence.audit
     if rule.measure == "flips_early":
         most = audit.protocol.depth if counted == PATH else len(audit.protocol.groups)
@@ -315,7 +315,7 @@ class Segments:
     codes: Integers  # (n,) the segment of each row
 
     def rows(self, name: str | None) -> Booleans:
-        """Return (n,) the rows of one segment; none of a name that these rows do not have."""
+        """Return (n,) the rows of one segment; none for an unknown name."""
         if name not in self.names:
             return np.zeros(len(self.codes), dtype=bool)
         return np.asarray(self.codes == self.names.index(name))

@@ -26,7 +26,7 @@ SIGNS = {"pass": "✅", "fail": "❌", "inconclusive": "❔"}
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a gate says of one rule, or of one segment of it.
+    """The verdict of a gate on one rule, or on one segment of it.
 
     Attributes
     ----------

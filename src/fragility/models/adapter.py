@@ -419,7 +419,7 @@ def _column_count(estimator: Any) -> int | None:
 
 
 def _ask_members(estimator: Any, ask: Callable[[Any], Any]) -> Any:
-    """Return what the first estimator inside a wrapper says that is handed the same columns as the wrapper."""
+    """Return the answer of the first estimator inside a wrapper that takes the same columns as the wrapper."""
     return next((ask(member) for member, columns in members(estimator) if columns is None), None)
 
 

@@ -122,7 +122,7 @@ def _check_entries(path: Path, entries: list[zipfile.ZipInfo]) -> None:
 
 
 def read_pack_document(folder: Path, pack: Path) -> tuple[dict[str, Any], bytes]:
-    """Return a pack's own document and its bytes; refuse what is not one, or is not in its one form.
+    """Return a pack's own document and its bytes; refuse another document, and one that is not in canonical form.
 
     folder: its files, unpacked; pack: what they were unpacked from.
     """

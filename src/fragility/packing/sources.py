@@ -100,7 +100,7 @@ class SourceReader:
         return self._documents[name]
 
     def compute(self, source: Mapping[str, Any]) -> float | int | str | None:
-        """Return the value that a source stands for; None if no row has one."""
+        """Return the value of a source; None if no row has one."""
         if "pointer" in source:
             value: float | int | str | None = _resolve_pointer(self.document(source["file"]), source["pointer"])
             return value
@@ -179,7 +179,7 @@ Declared = tuple[str, str, Callable[[Any], str], Source]
 
 
 def _declare_figures(reader: SourceReader, min_confidence: float) -> Iterator[Declared]:
-    """Yield what certificates show, and what lies beside them, in the order of the pages."""
+    """Yield the figures of the certificates and of the other sources, in the order of the pages."""
     audit, measures = reader.audit, list_measures(reader.audit, labels=True)
 
     def declare(name: str, measure: str | None = None) -> Declared:
@@ -204,7 +204,7 @@ def _declare_figures(reader: SourceReader, min_confidence: float) -> Iterator[De
 
 
 def _declare_documents(reader: SourceReader) -> Iterator[Declared]:
-    """Yield the figures of what lies beside the certificates."""
+    """Yield the figures of the sources beside the certificates."""
     if reader.has(VERDICTS) and not reader.document(VERDICTS).get("from_itself"):
         yield "gate", "is the verdict of the gate", str, {"file": VERDICTS, "pointer": "/outcome"}
     if reader.has(RELIABILITY):
@@ -237,7 +237,7 @@ SURROGATE = re.compile("[\ud800-\udfff]")
 
 @dataclass(frozen=True, slots=True)
 class PackSettings:
-    """What a pack says beyond its sources; kept in its document, so that pages can be made again."""
+    """The settings of a pack; kept in its document, so that pages can be made again."""
 
     title: str = "Evidence pack"
     min_confidence: float = CONFIDENT
@@ -341,7 +341,7 @@ def read_labels(folder: Path) -> dict[Hashable, Any]:
 
 
 def _read_signers(folder: Path, audit: StoredAudit) -> tuple[tuple[str, ...], str | None]:
-    """Return who is said to have signed the audit, and the key of the pack under which that holds."""
+    """Return the key ids that the audit's envelope names, and the key of the pack under which the signature is valid."""
     path = folder / AUDIT / SIGNATURE_FILE
     if not path.exists():
         if (folder / AUDIT_KEY).exists():

@@ -219,7 +219,7 @@ def describe_finding(audit: AuditNumbers) -> list[str]:
 
 
 def describe_baselines(dependence: Dependence) -> list[str]:
-    """Return which predictions flip early whatever the baseline, and which baselines the model has never seen."""
+    """Describe which predictions flip early under every baseline, and which baselines the model has never seen."""
     every = dependence.under_all
     shown = f": rows {join_names([shorten_name(row_id) for row_id in every], SHOWN_ROWS)}" if every else ""
     names = [one.name for one in dependence.baselines]

@@ -35,7 +35,7 @@ class GroupFacts:
 
 @dataclass(frozen=True, slots=True)
 class ProtocolFacts:
-    """What the protocol declares, as far as the report speaks of it."""
+    """The protocol, as far as the report shows it."""
 
     space: str
     grouping: str
@@ -402,7 +402,7 @@ class AuditNumbers:
 
     @property
     def focus(self) -> SetNumbers:
-        """What the report speaks of: the confident predictions, or all where none is confident."""
+        """The subject of the report: the confident predictions, or all predictions if none is confident."""
         return self.confident if self.confident.rows else self.everything
 
 

@@ -372,7 +372,7 @@ def predictive_metrics(p: ArrayLike, y: ArrayLike) -> PredictiveMetrics:
 
 
 def check_probabilities(probabilities: ArrayLike) -> Floats:
-    """Return probabilities (n, C) as float64; refuse what are none."""
+    """Return probabilities (n, C) as float64; refuse values that are not probabilities."""
     p = np.asarray(probabilities, dtype=np.float64)
     if p.ndim != 2 or p.shape[0] == 0 or p.shape[1] < 2:
         raise DataError(f"probabilities must be (rows, classes) with rows >= 1 and classes >= 2, got shape {p.shape}")
