@@ -341,7 +341,7 @@ def read_labels(folder: Path) -> dict[Hashable, Any]:
 
 
 def _read_signers(folder: Path, audit: StoredAudit) -> tuple[tuple[str, ...], str | None]:
-    """Return the key ids that the audit's envelope names, and the key of the pack under which the signature is valid."""
+    """Return the key ids in the envelope of the audit, and the key of the pack under which the signature is valid."""
     path = folder / AUDIT / SIGNATURE_FILE
     if not path.exists():
         if (folder / AUDIT_KEY).exists():
