@@ -28,7 +28,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -119,13 +119,20 @@ class Bench:
         except Exception as error:  # the costs do not need trained weights; the record says what it got
             self.network, self.training = self._train(0)
             self.training["training_failed"] = f"{type(error).__name__}: {error}"
-        self.plan = self.states.StatePlan(
+        self.plan = self.states.TracePlan(
+            # of ``engines.trace.TraceStates``, which this machine need not be able to import
+            SimpleNamespace(
+                n_groups=12,
+                depth=DEPTH,
+                widths=(12, 1),
+                fading=None,
+                severities=SEVERITIES,
+                reading="support",
+                resolution=1e-6,
+                smoothing=0.0,
+            ),
             baseline=self.x.mean(axis=0, dtype=np.float64),
             column_group=GROUPS,
-            n_groups=12,
-            depth=DEPTH,
-            widths=(12, 1),
-            severities=SEVERITIES,
         )
 
     def _train(self, epochs: int) -> tuple[Any, dict[str, Any]]:

@@ -18,7 +18,7 @@ from xgboost import XGBClassifier
 import fragility as fg
 from fragility.engines.choice import choose_oracle
 from fragility.engines.oracle import ModelOracle
-from fragility.evidence import RowStates
+from fragility.evidence import States
 from fragility.protocol import bind
 
 
@@ -126,7 +126,7 @@ def test_nothing_is_asked_of_no_model(kind, bank):
     assert rows.predict(x[:0]).shape == (0, 2)
     for oracle in oracles:
         assert oracle.predict(x[:0]).shape == oracle.predict_copies(x[:0], x[:0, None]).shape == (0, 2)
-        assert oracle.answer_states(x, RowStates(no_units, np.empty((0, rows.n_groups), dtype=bool))).shape == (0, 2)
+        assert oracle.answer_states(x, States(no_units, np.empty((0, rows.n_groups), dtype=bool))).shape == (0, 2)
         assert oracle.answer_values(x, rows.baseline, rows.column_group, no_units).shape == (0, 5, 2)
         assert oracle.answer_values(x[:0], rows.baseline, rows.column_group, np.arange(2)).shape == (2, 0, 2)
     assert fg.Model.wrap(model).probabilities(X[:0]).shape == (0, 2)

@@ -30,7 +30,7 @@ import fragility as fg
 from fragility.base.errors import EngineError
 from fragility.engines import choice
 from fragility.engines.oracle import CheckedOracle, ModelOracle
-from fragility.evidence import RowStates
+from fragility.evidence import States
 from fragility.protocol import bind
 
 pytest.importorskip("numba")
@@ -379,7 +379,7 @@ def test_prepared_rows_answer_odd_rows_as_the_model_does(kind):
     fast, x = choice.choose_oracle(rows), rows.dense()
     assert isinstance(fast, CheckedOracle)
     moved = np.random.default_rng(0).random((len(rows), 4, rows.n_groups)) < 0.5
-    states = RowStates.removals(moved)
+    states = States.removals(moved)
     np.testing.assert_allclose(
         fast.answer_states(x, states), ModelOracle(rows).answer_states(x, states), rtol=0, atol=1e-9
     )

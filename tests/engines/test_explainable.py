@@ -22,7 +22,7 @@ from fragility.engines.choice import choose_oracle, find_engine
 from fragility.engines.oracle import ModelOracle
 from fragility.engines.trees import engine
 from fragility.engines.trees.readers.interpret import write_number
-from fragility.evidence import RowStates
+from fragility.evidence import States
 from fragility.protocol import bind
 
 pytest.importorskip("numba")
@@ -141,7 +141,7 @@ def test_answers_to_any_states_and_values_are_the_models(name, seed):
     for units, by_column in ((rows.n_groups, False), (rows.width, True)):
         moved = draws.random((20, units)) < draws.random()
         for severity in (None, draws.choice([0.0, 0.3, 0.5, 0.95, 1.0], 20)):
-            states = RowStates(owner, moved, severity, by_column)
+            states = States(owner, moved, severity, by_column)
             told, own = (by.answer_states(x, states) for by in (oracle, model))
             np.testing.assert_allclose(told, own, rtol=0, atol=1e-15)
     unit, asked = draws.integers(-1, 3, rows.width), np.arange(3)

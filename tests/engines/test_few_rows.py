@@ -13,7 +13,7 @@ import fragility as fg
 from fragility.engines.kernels.walks import walk_alike as scoring_kernel
 from fragility.engines.trees import scoring
 from fragility.engines.trees.engine import TreeEngine
-from fragility.evidence import RowStates
+from fragility.evidence import States
 from fragility.protocol import bind
 
 SMALL = ["lightgbm", "xgboost", "hist gradient boosting", "random forest depth 5", "catboost", "random forest"]
@@ -51,12 +51,12 @@ def test_answers_do_not_depend_on_how_many_are_asked_for(bound):
     predict, answer, of_values = engine.predict, engine.answer_states, engine.answer_values
     groups = np.arange(rows.n_groups)
     whole = predict(x)
-    states = [answer(x, RowStates(np.arange(len(x)), moved, s)) for s in (None, severity)]
+    states = [answer(x, States(np.arange(len(x)), moved, s)) for s in (None, severity)]
     values = [of_values(x, y, rows.column_group, groups) for y in (x[::-1].copy(), x[0])]
     for size in SIZES:
         np.testing.assert_array_equal(predict(x[:size]), whole[:size])
         for s, told in zip((None, severity[:size]), states, strict=True):
-            few = answer(x[:size], RowStates(np.arange(size), moved[:size], s))
+            few = answer(x[:size], States(np.arange(size), moved[:size], s))
             np.testing.assert_array_equal(few, told[:size])
         for y, told in zip((x[::-1][:size].copy(), x[0]), values, strict=True):
             for asked in (groups, groups[:1]):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 pytest.importorskip("numba")
 
 from fragility.engines.kernels import observing
-from fragility.engines.trace import StatesAsked, Trace, original_confidence
+from fragility.engines.trace import Trace, TraceStates, original_confidence
 from fragility.engines.trees.forest import AVERAGE, SIGMOID, SOFTMAX
 from fragility.engines.trees.scoring import Blank, Rules, compute_probabilities
 from fragility.scores import (
@@ -39,7 +39,7 @@ class Link(NamedTuple):
 
 class Case(NamedTuple):
     forest: Link
-    asked: StatesAsked
+    asked: TraceStates
     offset: np.ndarray | None
     decided: np.ndarray | None
     first: np.ndarray  # (1 + G, outputs, n) raw sums
@@ -55,7 +55,7 @@ def cases(draw: st.DrawFn) -> Case:
     n_groups = draw(st.integers(1, 15))
     depth = draw(st.integers(1, n_groups))
     widths = draw(st.sampled_from([(), (n_groups,), (n_groups, 1), (1, min(3, n_groups))]))
-    asked = StatesAsked(
+    asked = TraceStates(
         n_groups=n_groups,
         depth=depth,
         widths=widths,
@@ -146,7 +146,7 @@ def test_reading_equals_the_definitions(case):
 
 def test_a_class_that_two_rows_share_by_rounding_is_named_alike():
     """Two classes closer than the resolution are a tie, which goes to the class declared first."""
-    asked = StatesAsked(2, 1, (), None, (1.0,), "support", 1e-6, 0.0)
+    asked = TraceStates(2, 1, (), None, (1.0,), "support", 1e-6, 0.0)
     scores = np.zeros((3, 3, 2))
     scores[0, 1] = [1.0, 1.0]
     scores[0, 2] = [1.0 + 9e-7, 1.0 + 2e-6]
@@ -157,7 +157,7 @@ def test_a_class_that_two_rows_share_by_rounding_is_named_alike():
 def test_drops_beyond_the_places_kept_do_not_disturb_the_order():
     """Of 60 groups only the first ten places are kept; equal drops stay in declared order."""
     rng = np.random.default_rng(0)
-    asked = StatesAsked(60, 10, (60,), 0, (0.5, 1.0), "support", 1e-6, 0.0)
+    asked = TraceStates(60, 10, (60,), 0, (0.5, 1.0), "support", 1e-6, 0.0)
     first = np.concatenate([np.full((1, 1, 500), 4.0), rng.integers(0, 6, (60, 1, 500)).astype(float)])
     case = Case(Link(SIGMOID, 2, 1.0, 1.0), asked, None, None, first, np.zeros((10, 1, 500)), np.zeros(1))
     np.testing.assert_array_equal(read(case)["order"], defined(case)["order"])

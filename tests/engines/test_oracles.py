@@ -30,7 +30,7 @@ from tree_models import LGB, MODELS, lightgbm, xgboost
 import fragility as fg
 from fragility.engines.choice import choose_oracle
 from fragility.engines.oracle import CheckedOracle, ModelOracle, Oracle
-from fragility.evidence import RowStates, Spared
+from fragility.evidence import Spared, States
 from fragility.protocol import bind
 
 pytest.importorskip("numba")
@@ -132,7 +132,7 @@ def make_case(name: str, space: str, n_classes: int) -> Answering:
     return Answering(oracle, ModelOracle(bound), bound.dense(), bound.spared(), asked)
 
 
-def draw_states(case: Answering, by_column: bool, severity: str | None) -> RowStates:
+def draw_states(case: Answering, by_column: bool, severity: str | None) -> States:
     rows, draws = case.model.rows, np.random.default_rng(1)
     owner = np.repeat(np.arange(len(case.x)), draws.integers(0, 4, len(case.x)))
     moved = draws.random((len(owner), rows.width if by_column else rows.n_groups)) < 0.4
@@ -141,7 +141,7 @@ def draw_states(case: Answering, by_column: bool, severity: str | None) -> RowSt
         "per state": draws.choice([0.0, 0.3, 0.5, 0.8, 1.0], len(owner)),
         "per unit": draws.random(moved.shape),
     }
-    return RowStates(owner, moved, extents[severity], by_column).sparing(case.spared, rows.column_group)
+    return States(owner, moved, extents[severity], by_column).sparing(case.spared, rows.column_group)
 
 
 def ask_states(by_column: bool, severity: str | None) -> Callable[[Oracle, Answering], np.ndarray]:

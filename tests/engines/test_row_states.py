@@ -22,7 +22,7 @@ from fragility.engines.choice import choose_oracle, find_engine
 from fragility.engines.linear import LinearEngine
 from fragility.engines.oracle import ModelOracle, Oracle
 from fragility.engines.trees.engine import TreeEngine
-from fragility.evidence import EvidenceRows, RowStates
+from fragility.evidence import EvidenceRows, States
 from fragility.protocol import bind
 from fragility.questions.search import failing_sets_of_rows
 from fragility.questions.stress.labels import label_rows, run_stress_rows
@@ -46,7 +46,7 @@ LINEAR = {
 ROUNDING = {"trees": 1e-15, "linear": 1e-12}
 
 
-def kinds_of_states(rows: EvidenceRows, per_row: int | None = None) -> list[RowStates]:
+def kinds_of_states(rows: EvidenceRows, per_row: int | None = None) -> list[States]:
     """Groups and columns, removed and attenuated; rows with 0 to 150 states each, or ``per_row``."""
     draws = np.random.default_rng(4)
     counts = draws.choice([0, 1, 5, 48, 64, 65, 150], len(rows)) if per_row is None else np.full(len(rows), per_row)
@@ -55,7 +55,7 @@ def kinds_of_states(rows: EvidenceRows, per_row: int | None = None) -> list[RowS
     for units, by_column in ((rows.n_groups, False), (rows.width, True)):
         moved = draws.random((len(owner), units)) < draws.random((len(owner), 1))
         severities = np.sort(draws.choice([0.0, 0.2, 0.5, 0.99, 1.0], len(owner)))
-        found += [RowStates(owner, moved, None, by_column), RowStates(owner, moved, severities, by_column)]
+        found += [States(owner, moved, None, by_column), States(owner, moved, severities, by_column)]
     return found
 
 
@@ -160,7 +160,7 @@ def test_neighbours_threads_and_order_do_not_change_a_bit(eight, name, cuts, thr
         for start, stop in itertools.pairwise([0, *sorted(cuts), len(states)]):
             np.testing.assert_array_equal(answer(x, states.between(start, stop)), whole[start:stop])
         places = np.concatenate([np.flatnonzero(states.owner == row) for row in order])
-        shuffled = RowStates(states.owner, states.moved[places])
+        shuffled = States(states.owner, states.moved[places])
         np.testing.assert_array_equal(answer(x[list(order)], shuffled), whole[places])
 
 

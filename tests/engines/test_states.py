@@ -3,7 +3,7 @@
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from fragility.engines.trace import StatesAsked
+from fragility.engines.trace import TraceStates
 from fragility.protocol import Protocol
 
 
@@ -13,9 +13,9 @@ def asked(credit):
     X = X[["duration", "credit_amount", "age", "existing_credits"]]
     model = LogisticRegression(max_iter=300).fit(X, y)
 
-    def states(**settings) -> StatesAsked:
+    def states(**settings) -> TraceStates:
         protocol = Protocol.fit(model, X, severities=(0.25, 0.5, 1.0), **settings)
-        return StatesAsked.of(protocol, len(protocol.groups))
+        return TraceStates.of(protocol, len(protocol.groups))
 
     return states
 

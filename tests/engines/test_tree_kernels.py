@@ -18,8 +18,8 @@ from fragility.engines.kernels.walks import walk_alike
 from fragility.engines.trees import forest as encoding
 from fragility.engines.trees.forest import Convention, TreeNodes, assemble
 from fragility.engines.trees.scoring import (
+    PlaceStates,
     Plan,
-    States,
     make_row_scorer,
     mark_tree_groups,
     pack_nodes,
@@ -173,7 +173,7 @@ def expected(problem: dict[str, Any]) -> np.ndarray:
 @settings(max_examples=60, deadline=None)
 @given(problems())
 def test_both_kernels_equal_materialised_rows_to_the_last_bit(problem):
-    states = States(problem["severity"], problem["moved"])
+    states = PlaceStates(problem["severity"], problem["moved"])
     want = expected(problem)
     for monotone in (True, False):
         plan = plan_of(problem, monotone)
@@ -261,7 +261,7 @@ def test_more_states_than_one_walk_holds():
         "severity": np.sort(rng.choice(np.arange(11) / 10, 70)),
         "moved": rng.integers(0, 2, (70, 3)).astype(np.uint8),
     }
-    states = States(problem["severity"], problem["moved"])
+    states = PlaceStates(problem["severity"], problem["moved"])
     for kernel in (score_by_planes, score_by_walks):
         got = kernel(problem["forest"], plan_of(problem, True), run_on_all_threads)(
             problem["X"], problem["X"][:0] != 0, order_of(problem), states

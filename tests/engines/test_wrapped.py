@@ -38,7 +38,7 @@ from fragility.engines.lattice.whole import find_lattice, never_searches
 from fragility.engines.oracle import ModelOracle
 from fragility.engines.wrapped.combining import CELLS, Combination
 from fragility.engines.wrapped.engine import WrappedEngine
-from fragility.evidence import EvidenceRows, RowStates
+from fragility.evidence import EvidenceRows, States
 from fragility.protocol import Protocol, bind
 
 pytest.importorskip("numba")
@@ -102,7 +102,7 @@ def check(rows: EvidenceRows, protocol: Protocol) -> None:
     x, random = rows.dense(), np.random.default_rng(0)
     for by_column, units in ((False, rows.n_groups), (True, rows.width)):
         moved = random.random((len(x), 3, units)) < 0.5
-        states = RowStates.removals(moved, by_column)
+        states = States.removals(moved, by_column)
         partly = replace(states, severity=random.random(len(states)))
         unlike = replace(states, severity=random.random(states.moved.shape))
         for asked in (states, partly, unlike):
@@ -292,7 +292,7 @@ def test_every_subset_is_decided_as_the_model_decides(name):
     assert lattice is not None
     assert (lattice.model.name, lattice.model.kind) == ("wrapped", BY_THRESHOLD.get(name, "states"))
     subsets = (np.arange(32)[:, None] >> np.arange(5)) & 1 == 1
-    own = ModelOracle(rows).answer_states(rows.dense(), RowStates.removals(np.tile(subsets, (len(rows), 1, 1))))
+    own = ModelOracle(rows).answer_states(rows.dense(), States.removals(np.tile(subsets, (len(rows), 1, 1))))
     flips = lattice.rule.flipped(own.reshape(len(rows), 32, -1), lattice_originals(lattice)[:, None])
     found = fg.find_failing_sets(model, X[200:], protocol, engine="wrapped", every=True)
     assert set(found.method) == {"lattice"}

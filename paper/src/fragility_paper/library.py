@@ -48,7 +48,7 @@ from fragility.engines.choice import choose_engine, choose_oracle
 from fragility.engines.engine import Engine
 from fragility.engines.lattice.whole import find_lattice
 from fragility.engines.oracle import Oracle
-from fragility.evidence import EvidenceRows, RowStates
+from fragility.evidence import EvidenceRows, States
 from fragility.evidence.agreement import original_class
 from fragility.evidence.groups import merged_fields
 from fragility.evidence.modes import values_frame
@@ -106,7 +106,7 @@ __all__ = [
     "PairedDifference",
     "PartAuditor",
     "ReviewRule",
-    "RowStates",
+    "States",
     "Stressor",
     "TracedRows",
     "Words",

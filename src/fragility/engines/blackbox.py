@@ -18,7 +18,7 @@ import pandas as pd
 import scipy.sparse as sp
 
 from fragility.base.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats, Integers, rows_within
-from fragility.engines.trace import Progress, StatesAsked, Trace, original_confidence
+from fragility.engines.trace import Progress, Trace, TraceStates, original_confidence
 from fragility.evidence import STEP, EvidenceRows, Spared
 from fragility.evidence.agreement import original_class
 from fragility.protocol import Protocol
@@ -40,7 +40,7 @@ def trace_blackbox(
 
     severities_at_once: more than 1 means fewer, larger calls, and states that a flip would have spared.
     """
-    asked = StatesAsked.of(protocol, rows.n_groups)
+    asked = TraceStates.of(protocol, rows.n_groups)
     capacity = rows_within(byte_budget, rows.width, copies=2)  # half for the batch, half for its making
     distinct, copy_of = distinct_rows(rows.matrix, rows.decided, None if rows.absent is None else rows.absent.gone)
     chunk_rows = max(1, capacity // 4)  # a chunk's own arrays must fit as well
@@ -140,7 +140,7 @@ class _Chunk(NamedTuple):
     spared: Spared | None  # which evidence they lack
     idle: Booleans  # (m, G) groups that lie at their baseline already
     rows: EvidenceRows
-    asked: StatesAsked
+    asked: TraceStates
     calls: _Calls
 
     def target_of(self, who: Integers | slice) -> Floats:
@@ -153,7 +153,7 @@ def _trace_chunk(
     spared: Spared | None,
     chosen: Integers,
     rows: EvidenceRows,
-    asked: StatesAsked,
+    asked: TraceStates,
     calls: _Calls,
     severities_at_once: int,
 ) -> Trace:

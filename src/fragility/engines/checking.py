@@ -27,8 +27,8 @@ from fragility.base.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats, Integer
 from fragility.base.errors import ModelError
 from fragility.base.ids import id_keys
 from fragility.engines.engine import Engine
-from fragility.engines.trace import StatesAsked, Trace, original_confidence
-from fragility.evidence import EvidenceRows, RowStates, Spared, blend
+from fragility.engines.trace import Trace, TraceStates, original_confidence
+from fragility.evidence import EvidenceRows, Spared, States, blend
 from fragility.evidence.agreement import PROBABILITY_ROUNDING, ROUNDING, original_class
 from fragility.evidence.protocol_parts import operator_width
 from fragility.protocol import Protocol
@@ -131,7 +131,7 @@ class _Comparison:
     def does_rounding_decide(self, i: int, groups: Integers, severity: float, named: int | None = None) -> bool:
         """Ask the model about one state: is it within rounding of a flip, or (``named``) of another class's lead?"""
         moved = np.isin(np.arange(self.rows.n_groups), groups)[None]
-        state = replace(RowStates.of_one(moved), severity=np.array([severity]))
+        state = replace(States.of_one(moved), severity=np.array([severity]))
         state = state.sparing(self.rows.spared(i, i + 1), self.rows.column_group)
         p = self.rows.predict(self.rows.stressed(self.rows.dense(i, i + 1), state))[0]
         edge, offset = 2 * self.tolerance, self.rows.offset
@@ -167,7 +167,7 @@ def find_contradicted_margins(
     seen: Trace, rows: EvidenceRows, protocol: Protocol, engine: Engine, p: Floats, q: Floats, claimed: Floats | None
 ) -> Booleans:
     """Return (m,) the rows that the model denies by its probabilities p (m, C) at x, or q at a state claimed (m,)."""
-    asked = StatesAsked.of(protocol, rows.n_groups)
+    asked = TraceStates.of(protocol, rows.n_groups)
     # no further from the model's own margin than the protocol lets a verifier find it
     tolerance = min(engine.tolerance, max(protocol.resolution, engine.rounding))
     wrong = _differ(asked.margins(p, seen.predicted, rows.offset), seen.margin, tolerance)
@@ -244,7 +244,7 @@ def check_steady_states(
         sizes.append(int(2.0 ** chance.uniform(1.0, 8.0)))
     stops = np.cumsum(sizes)
     p = np.concatenate([few.predict(cells[start:stop]) for start, stop in zip([0, *stops], stops, strict=False)])
-    own = StatesAsked.of(protocol, rows.n_groups).margins(p, seen.predicted, rows.offset)
+    own = TraceStates.of(protocol, rows.n_groups).margins(p, seen.predicted, rows.offset)
     support = support_margin(p, seen.predicted, rows.offset)
     rounding = max(protocol.resolution, ROUNDING)
     apart = np.abs(1 / (1 + np.exp(-own)) - 1 / (1 + np.exp(-claimed))) > PROBABILITY_ROUNDING

@@ -18,7 +18,7 @@ from fragility.engines.neural import NeuralEngine
 from fragility.engines.oracle import CheckedOracle, EngineOracle, ModelOracle, Oracle
 from fragility.engines.trees.engine import TreeEngine
 from fragility.engines.wrapped.engine import WrappedEngine
-from fragility.evidence import EvidenceRows, RowStates
+from fragility.evidence import EvidenceRows, States
 from fragility.protocol import Protocol
 
 SELF_CHECK_ROWS = 16
@@ -146,7 +146,7 @@ def _find_largest_gap(oracle: EngineOracle, places: Integers) -> float:
     for units, by_column in ((rows.n_groups, False), (rows.width, True)):
         odd = np.arange(units) % 2 == 1
         halves = np.stack([odd & ~odd, odd, ~odd, odd | ~odd])
-        sampled.append(RowStates.removals(np.tile(halves, (len(x), 1, 1)), by_column))
+        sampled.append(States.removals(np.tile(halves, (len(x), 1, 1)), by_column))
     sampled.append(replace(sampled[0], severity=np.tile([0.3, 0.5, 0.7, 0.9], len(x))))
     gaps = []
     for states in sampled:

@@ -17,7 +17,7 @@ from fragility.base.arrays import MEBIBYTE, Booleans, Floats, Integers, rows_wit
 from fragility.base.errors import Advice, EngineError
 from fragility.base.libraries import family_of, is_torch_module, say_lacking
 from fragility.engines.trace import Progress, Trace, Tracer
-from fragility.evidence import EvidenceRows, RowStates
+from fragility.evidence import EvidenceRows, States
 from fragility.protocol import Protocol
 
 
@@ -75,7 +75,7 @@ class Engine(ABC):
         """Return (m, C) probabilities of stressed rows (m, d); only if it ``predicts``."""
         raise NotImplementedError(f"the {self.name} engine predicts no rows")
 
-    def answer_states(self, x: Floats, states: RowStates) -> Floats | None:
+    def answer_states(self, x: Floats, states: States) -> Floats | None:
         """Return (q, C) probabilities of states of rows x (m, d), whose cells are not built; None if it cannot."""
         return None
 

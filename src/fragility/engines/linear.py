@@ -26,8 +26,8 @@ from fragility.base.errors import Advice, EngineError
 from fragility.base.libraries import family_of
 from fragility.engines.engine import Engine
 from fragility.engines.linear_traces import Link, choose_filling
-from fragility.engines.trace import Progress, StatesAsked, Trace, Tracer
-from fragility.evidence import EvidenceRows, RowStates
+from fragility.engines.trace import Progress, Trace, Tracer, TraceStates
+from fragility.evidence import EvidenceRows, States
 from fragility.models import outputs
 from fragility.protocol import Protocol
 from fragility.scores import sigmoid_probabilities, softmax_probabilities
@@ -217,7 +217,7 @@ def score_values(scores: GroupScores, x: Floats, y: Floats, unit: Integers, aske
     return np.asarray(x @ weights.T + scores.intercept + np.stack(added))
 
 
-def score_states(scores: GroupScores, x: Floats, states: RowStates) -> Floats:
+def score_states(scores: GroupScores, x: Floats, states: States) -> Floats:
     """Return the raw scores (q, O) of q states, made some at a time."""
     raw = np.empty((len(states), scores.n_outputs))
     n, n_units, owner = len(x), states.moved.shape[1], states.owner
@@ -251,7 +251,7 @@ def sum_contributions(scores: GroupScores, x: Floats, by_column: bool) -> tuple[
     return total, u
 
 
-def _list_extents(states: RowStates, part: slice) -> Floats:
+def _list_extents(states: States, part: slice) -> Floats:
     """Return (some, U) how far each state moves each unit."""
     moved: Booleans = states.moved[part]
     if states.severity is None:
@@ -295,7 +295,7 @@ class LinearEngine(Engine):
         return self.scores.find_rounded(cells)
 
     def tracer(self, protocol: Protocol) -> Tracer:
-        asked, scores, offset = StatesAsked.of(protocol, self.form.n_groups), self.scores, self.form.offset
+        asked, scores, offset = TraceStates.of(protocol, self.form.n_groups), self.scores, self.form.offset
         fill = choose_filling(scores.n_outputs, self.link, asked)
         shift = 0.0 if offset is None else float(offset[1] - offset[0])
         widest = asked.n_groups  # cells per row in the widest array
@@ -319,7 +319,7 @@ class LinearEngine(Engine):
 
         return trace_rows
 
-    def answer_states(self, x: Floats, states: RowStates) -> Floats | None:
+    def answer_states(self, x: Floats, states: States) -> Floats | None:
         raw = score_states(self.scores, x, states)
         return self._probabilities(raw) if np.isfinite(raw).all() else None  # such rows are the model's to refuse
 

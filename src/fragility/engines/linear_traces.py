@@ -18,7 +18,7 @@ from typing import TypeAlias
 import numpy as np
 
 from fragility.base.arrays import Booleans, Floats, Integers
-from fragility.engines.trace import StatesAsked, Trace, original_confidence
+from fragility.engines.trace import Trace, TraceStates, original_confidence
 from fragility.scores import (
     CLIP,
     flip_threshold,
@@ -36,10 +36,10 @@ BOUND = -float(np.log(CLIP))  # largest margin two clipped probabilities can hav
 TINY = 1e-290
 
 
-Filling: TypeAlias = Callable[[Trace, Floats, Floats, StatesAsked, float, Booleans | None], None]
+Filling: TypeAlias = Callable[[Trace, Floats, Floats, TraceStates, float, Booleans | None], None]
 
 
-def choose_filling(outputs: int, link: Link, asked: StatesAsked) -> Filling:
+def choose_filling(outputs: int, link: Link, asked: TraceStates) -> Filling:
     """Return how some rows are filled: the fastest way that is exact for this link and protocol."""
     if outputs == 1:
         return _fill_binary if asked.smoothing == 0.0 else _fill_linked(lambda s: sigmoid_probabilities(s[..., 0]))
@@ -53,7 +53,7 @@ def choose_filling(outputs: int, link: Link, asked: StatesAsked) -> Filling:
 
 
 def _fill_binary(
-    out: Trace, total: Floats, removed: Floats, asked: StatesAsked, threshold_shift: float, last: Booleans | None
+    out: Trace, total: Floats, removed: Floats, asked: TraceStates, threshold_shift: float, last: Booleans | None
 ) -> None:
     """Fill some rows from s (1, m) and t (G, 1, m), both turned so that the predicted class is the positive one.
 
@@ -97,7 +97,7 @@ def _fill_binary(
             _forget_flipped(out, j, asked)
 
 
-def _forget_flipped(out: Trace, operator: int, asked: StatesAsked) -> None:
+def _forget_flipped(out: Trace, operator: int, asked: TraceStates) -> None:
     """Blank the fading margins from the flip on, where other engines do not ask."""
     flipped = np.array(asked.severities)[:, None] >= out.threshold[:, operator]
     out.fade_margin.T[:] = np.where(flipped, np.nan, out.fade_margin.T)
@@ -121,7 +121,7 @@ def _clip(support: Floats, shift: Floats | None) -> Floats:
     return support
 
 
-def _read_margins(support: Floats, asked: StatesAsked) -> None:
+def _read_margins(support: Floats, asked: TraceStates) -> None:
     """Read support margins in place; the ``current`` reading is their absolute value."""
     if asked.reading == "current":
         np.abs(support, out=support)
@@ -130,7 +130,7 @@ def _read_margins(support: Floats, asked: StatesAsked) -> None:
 # --- for any number of classes ------------------------------------------------------------------------------
 
 
-def _sort_groups(gains: Floats, last: Booleans | None, asked: StatesAsked) -> Integers:
+def _sort_groups(gains: Floats, last: Booleans | None, asked: TraceStates) -> Integers:
     """Return the transposed ``removal_order`` of -gains (G, m), as far as the states go down the path.
 
     Rounded drops are whole numbers: with the group's index in their low bits a plain sort is a stable one, and numpy
@@ -154,7 +154,7 @@ def _sort_groups(gains: Floats, last: Booleans | None, asked: StatesAsked) -> In
     return np.asarray(np.bitwise_and(by_row.T[: asked.longest], 2**bits - 1, order="C", dtype=np.int64))
 
 
-def _linear_threshold(lead: Floats, loss: Floats, asked: StatesAsked) -> Floats:
+def _linear_threshold(lead: Floats, loss: Floats, asked: TraceStates) -> Floats:
     """Return lambda*: each lead - lambda * loss falls below -resolution at one point and stays there.
 
     lead, loss: (m,), or (C, m) with one line per rival. Where nothing is lost the point lies beyond 1, also for a lead
@@ -175,7 +175,7 @@ def _linear_threshold(lead: Floats, loss: Floats, asked: StatesAsked) -> Floats:
 
 
 def _fill_softmax(
-    out: Trace, total: Floats, removed: Floats, asked: StatesAsked, threshold_shift: float, last: Booleans | None
+    out: Trace, total: Floats, removed: Floats, asked: TraceStates, threshold_shift: float, last: Booleans | None
 ) -> None:
     """Fill some rows from s (C, m) and t (G, C, m).
 
@@ -259,7 +259,7 @@ def _fill_linked(link: Link) -> Filling:
     """Return the filling of some rows by the definitions: states' raw scores (..., O), their probabilities, margins."""
 
     def fill(
-        out: Trace, total: Floats, removed: Floats, asked: StatesAsked, threshold_shift: float, last: Booleans | None
+        out: Trace, total: Floats, removed: Floats, asked: TraceStates, threshold_shift: float, last: Booleans | None
     ) -> None:
         offset = np.array([0.0, threshold_shift]) if threshold_shift else None
         score, loss = np.ascontiguousarray(total.T), np.ascontiguousarray(removed.transpose(2, 0, 1))

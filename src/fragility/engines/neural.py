@@ -17,7 +17,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +26,7 @@ from fragility.base.arrays import Booleans, Floats
 from fragility.base.errors import Advice, EngineError
 from fragility.base.libraries import family_of, is_torch_module
 from fragility.engines.engine import Engine
-from fragility.engines.trace import Progress, StatesAsked, Trace, Tracer
+from fragility.engines.trace import Progress, Trace, Tracer, TraceStates
 from fragility.evidence import EvidenceRows
 from fragility.models.outputs import Link
 from fragility.protocol import Protocol
@@ -35,7 +34,7 @@ from fragility.protocol import Protocol
 if TYPE_CHECKING:
     from torch import nn
 
-    from fragility.engines.neural_states import Sizes, SplitNetwork, StatePlan
+    from fragility.engines.neural_states import Sizes, SplitNetwork, TracePlan
 
 MOST_SUM = 1e5  # of a unit behind the first layer: rounded to about 1e-11, which leaves digits to the layers behind it
 OUTPUTS = ("logits", "binary_logit", "probabilities", "log_probabilities")
@@ -116,12 +115,11 @@ def trace_network(
     return Trace(**arrays, evaluations=evaluations, engine=NeuralEngine.name)
 
 
-def make_plan(rows: EvidenceRows, protocol: Protocol) -> StatePlan:
-    from fragility.engines.neural_states import StatePlan
+def make_plan(rows: EvidenceRows, protocol: Protocol) -> TracePlan:
+    from fragility.engines.neural_states import TracePlan
 
-    named = asdict(StatesAsked.of(protocol, rows.n_groups))
-    named.pop("one_end")
-    return StatePlan(baseline=rows.baseline, column_group=rows.column_group, offset=rows.offset, **named)
+    states = TraceStates.of(protocol, rows.n_groups)
+    return TracePlan(states, rows.baseline, rows.column_group, offset=rows.offset)
 
 
 # --- which networks -----------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 r"""States of a certificate through a neural network, on its device: torch and numpy alone.
 
-Nothing of this package is imported, so the file can be loaded by its path on a machine that has torch but not
-scikit-learn; `fragility.engines.neural` makes an engine of it.
+Nothing of this package is imported when it runs, so the file can be loaded by its path on a machine that has torch but
+not scikit-learn; `fragility.engines.neural` makes an engine of it.
 
 A first linear layer turns every stressed row into a sum. With W its weights, x a row and b the baseline:
 
@@ -24,12 +24,15 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+if TYPE_CHECKING:
+    from fragility.engines.trace import TraceStates
 
 LOADED_IN = os.getpid()
 LOG_CLIP = math.log(1e-12)  # as scores.CLIP
@@ -44,19 +47,12 @@ MOST_ROWS = 131072  # where early stopping asks which rows are left, the GPU wai
 
 
 @dataclass(frozen=True, eq=False)
-class StatePlan:
-    """What a protocol asks of every row; baseline (d,), column_group (d,), widths: groups each operator degrades."""
+class TracePlan:
+    """The states that a trace visits, and what they move rows to."""
 
-    baseline: np.ndarray
-    column_group: np.ndarray
-    n_groups: int
-    depth: int
-    widths: tuple[int, ...]
-    severities: tuple[float, ...]
-    fading: int | None = None  # which operator is attenuate_all, whose margins are kept
-    reading: str = "support"
-    resolution: float = 1e-6
-    smoothing: float = 0.0  # added to probabilities before margins are read; never to those that decide flips
+    states: TraceStates
+    baseline: np.ndarray  # (d,)
+    column_group: np.ndarray  # (d,)
     early_stop: bool = True  # ask no larger severity of a row that has flipped
     offset: np.ndarray | None = None  # (C,) added to log probabilities by the declared decision
 
@@ -179,12 +175,13 @@ class HiddenSpace:
 class _FirstLayer:
     """The first linear layer, group by group, in float64."""
 
-    def __init__(self, network: SplitNetwork, plan: StatePlan) -> None:
+    def __init__(self, network: SplitNetwork, plan: TracePlan) -> None:
         assert network.first is not None
         self.dtype = network.dtype
         weight = network.first.weight.detach().double()
         self.columns = [
-            torch.as_tensor(np.flatnonzero(plan.column_group == g), device=network.device) for g in range(plan.n_groups)
+            torch.as_tensor(np.flatnonzero(plan.column_group == g), device=network.device)
+            for g in range(plan.states.n_groups)
         ]
         self.weights = [weight[:, columns].T.contiguous() for columns in self.columns]  # (d_g, H)
         bias = network.first.bias
@@ -211,14 +208,14 @@ class CellSpace:
     """The same states as cells in float64, by the rule of ``evidence.blend``, rounded as the model is handed them."""
 
     def __init__(
-        self, x: Tensor, fixed: Tensor | None, plan: StatePlan, network: SplitNetwork, round_to: torch.dtype | None
+        self, x: Tensor, fixed: Tensor | None, plan: TracePlan, network: SplitNetwork, round_to: torch.dtype | None
     ) -> None:
         self.x, self.network, self.round_to = x, network, round_to
         self.target = torch.as_tensor(plan.baseline, device=x.device, dtype=torch.float64).expand_as(x)  # (m, d)
         if fixed is not None:
             self.target = torch.where(fixed, x, self.target)
         self.column_group = torch.as_tensor(plan.column_group, device=x.device)
-        self.n_groups = plan.n_groups
+        self.n_groups = plan.states.n_groups
         self.rank = torch.empty(0)
 
     def _round(self, cells: Tensor) -> Tensor:
@@ -321,7 +318,7 @@ def removal_orders(drops: Tensor, resolution: float, last: Tensor | None = None)
 class _Evaluator:
     """Hands states to the network in batches, and remembers whether any answer was no probability."""
 
-    def __init__(self, network: SplitNetwork, plan: StatePlan, batch: int) -> None:
+    def __init__(self, network: SplitNetwork, plan: TracePlan, batch: int) -> None:
         self.network, self.plan, self.batch, self.evaluations = network, plan, batch, 0
         self.offset = None if plan.offset is None else torch.as_tensor(plan.offset, device=network.device)
         self.bad = torch.zeros((), dtype=torch.bool, device=network.device)
@@ -349,11 +346,11 @@ class _Evaluator:
 
     def margins(self, log_p: Tensor, original: Tensor) -> Tensor:
         """Return the margins that the plan reads off log probabilities (..., C)."""
-        return reading_margins(log_p, original, self.plan.reading, self.offset, self.plan.smoothing)
+        return reading_margins(log_p, original, self.plan.states.reading, self.offset, self.plan.states.smoothing)
 
     def flips(self, log_p: Tensor, original: Tensor) -> Tensor:
         """Return where states of log probabilities (..., C) have lost the original class."""
-        return support_margins(log_p, original, self.offset) < -self.plan.resolution
+        return support_margins(log_p, original, self.offset) < -self.plan.states.resolution
 
     def many(self, make: Callable[[int, int], Tensor], count: int, rows: int) -> Tensor:
         """Return (m, count, C): states made some at a time, as many as fill a batch."""
@@ -372,20 +369,20 @@ def _trace_chunk(
     """
     plan, origin = ask.plan, ask(space.origin())
     m = len(origin)
-    predicted = predicted_classes(origin, plan.resolution, ask.offset) if decided is None else decided
+    predicted = predicted_classes(origin, plan.states.resolution, ask.offset) if decided is None else decided
     margin = ask.margins(origin, predicted)
-    one_step = ask.many(space.one_step, plan.n_groups, m)
-    alone = predicted[:, None].expand(-1, plan.n_groups)
+    one_step = ask.many(space.one_step, plan.states.n_groups, m)
+    alone = predicted[:, None].expand(-1, plan.states.n_groups)
     one_step_margin = ask.margins(one_step, alone)
-    order = removal_orders(margin[:, None] - one_step_margin, plan.resolution, last)
+    order = removal_orders(margin[:, None] - one_step_margin, plan.states.resolution, last)
     space.follow(order)
     # after 0..K removals, (m, K+1, C); the first step is a one-step state already known
     known = [origin[:, None], one_step.gather(1, order[:, :1, None].expand(-1, 1, one_step.shape[2]))]
-    if plan.depth > 1:
-        known.append(ask.many(lambda a, b: space.path(a + 1, b + 1), plan.depth - 1, m))
+    if plan.states.depth > 1:
+        known.append(ask.many(lambda a, b: space.path(a + 1, b + 1), plan.states.depth - 1, m))
     path = torch.cat(known, dim=1)
-    along = predicted[:, None].expand(-1, plan.depth + 1)
-    winner = predicted_classes(path, plan.resolution, ask.offset)
+    along = predicted[:, None].expand(-1, plan.states.depth + 1)
+    winner = predicted_classes(path, plan.states.resolution, ask.offset)
     threshold, fade_margin = _find_thresholds(space, ask, predicted, path, at_baseline)
     return {
         "predicted": predicted,
@@ -393,7 +390,7 @@ def _trace_chunk(
         "margin": margin,
         "one_step_margin": one_step_margin,
         "one_step_confidence": _own(one_step, alone),
-        "order": order[:, : plan.depth],
+        "order": order[:, : plan.states.depth],
         "path_margin": ask.margins(path, along),
         "path_predicted": torch.where(ask.flips(path, along), winner, along),
         "threshold": threshold,
@@ -411,26 +408,28 @@ def _find_thresholds(
 ) -> tuple[Tensor, Tensor]:
     """Return (m, P) lambda* and the (m, |Lambda|) margins of attenuate_all below its own."""
     plan, m = ask.plan, len(predicted)
-    threshold = torch.full((m, len(plan.widths)), torch.inf, dtype=torch.float64, device=path.device)
-    fade_steps = 0 if plan.fading is None else len(plan.severities)
+    threshold = torch.full((m, len(plan.states.widths)), torch.inf, dtype=torch.float64, device=path.device)
+    fade_steps = 0 if plan.states.fading is None else len(plan.states.severities)
     fade_margin = torch.full((m, fade_steps), torch.nan, dtype=torch.float64, device=path.device)
 
     def note(j: int, i: int, who: Tensor | None, answers: Tensor) -> None:
         """Enter the answers for rows ``who``, all for None, at severity i of operator j."""
         rows = slice(None) if who is None else who
         own, before = predicted[rows], threshold[rows, j]
-        threshold[rows, j] = torch.where(ask.flips(answers, own) & torch.isinf(before), plan.severities[i], before)
-        if j == plan.fading:
+        threshold[rows, j] = torch.where(
+            ask.flips(answers, own) & torch.isinf(before), plan.states.severities[i], before
+        )
+        if j == plan.states.fading:
             margins = ask.margins(answers, own)
             fade_margin[rows, i] = torch.where(torch.isinf(threshold[rows, j]), margins, torch.nan)
 
-    for i, severity in enumerate(plan.severities):
+    for i, severity in enumerate(plan.states.severities):
         asked: list[tuple[int, Tensor | None, Tensor]] = []  # (operator, live rows, states)
-        for j, width in enumerate(plan.widths):
-            if severity == 1.0 and width <= plan.depth:
+        for j, width in enumerate(plan.states.widths):
+            if severity == 1.0 and width <= plan.states.depth:
                 note(j, i, None, path[:, width])
                 continue
-            if severity == 1.0 and width == plan.n_groups and at_baseline is not None:
+            if severity == 1.0 and width == plan.states.n_groups and at_baseline is not None:
                 note(j, i, None, at_baseline.expand(m, -1))
                 continue
             who = torch.nonzero(torch.isinf(threshold[:, j]))[:, 0] if plan.early_stop else None
@@ -457,16 +456,20 @@ class Sizes:
     batch: int
 
     @classmethod
-    def fitting(cls, network: SplitNetwork, plan: StatePlan, batch: int | None = None) -> Sizes:
+    def fitting(cls, network: SplitNetwork, plan: TracePlan, batch: int | None = None) -> Sizes:
         """Return sizes that fit the device's free memory (a fixed budget on the CPU)."""
         cuda = network.device.type == "cuda"
         free = torch.cuda.mem_get_info(network.device)[0] // 2 if cuda else CPU_BYTES
         item = torch.empty(0, dtype=network.dtype).element_size()
         units = len(plan.baseline) if network.first is None else network.first.out_features
-        groups = plan.n_groups if network.first is not None else 3
-        states = 2 + 2 * (plan.n_groups + plan.depth) + len(plan.widths)
+        groups = plan.states.n_groups if network.first is not None else 3
+        states = 2 + 2 * (plan.states.n_groups + plan.states.depth) + len(plan.states.widths)
         # D or masks, the path's running sums, and the answers in float64 with the copies their scores need
-        row = units * item * (2 * groups + plan.depth) + 6 * 8 * states * network.n_classes + 16 * len(plan.baseline)
+        row = (
+            units * item * (2 * groups + plan.states.depth)
+            + 6 * 8 * states * network.n_classes
+            + 16 * len(plan.baseline)
+        )
         return cls(
             rows=int(min(MOST_ROWS if cuda else CPU_BATCH, max(1, free // row))),
             batch=batch or (CUDA_BATCH if cuda else CPU_BATCH),
@@ -477,7 +480,7 @@ def trace_states(
     cells: Callable[[int, int], np.ndarray | Tensor],
     n: int,
     network: SplitNetwork,
-    plan: StatePlan,
+    plan: TracePlan,
     sizes: Sizes | None = None,
     round_to: torch.dtype | None = None,
     decided: np.ndarray | None = None,

@@ -37,8 +37,8 @@ from fragility.engines.checking import (
     find_contradicted_margins,
 )
 from fragility.engines.engine import Engine
-from fragility.engines.trace import CONTRADICTED, UNPROMISED, Progress, StatesAsked, Trace
-from fragility.evidence import EvidenceRows, RowStates, Spared
+from fragility.engines.trace import CONTRADICTED, UNPROMISED, Progress, Trace, TraceStates
+from fragility.evidence import EvidenceRows, Spared, States
 from fragility.protocol import Protocol
 from fragility.scores import pseudo_logits
 
@@ -79,7 +79,7 @@ class Oracle(ABC):
         """Return (m k, C) probabilities of k changed copies (m, k, d) of each of the rows x (m, d)."""
         return self._predict_copies(x, copies) if copies.size else np.empty((0, self.rows.n_classes))
 
-    def answer_states(self, x: Floats, states: RowStates, byte_budget: int = DEFAULT_BYTE_BUDGET) -> Floats:
+    def answer_states(self, x: Floats, states: States, byte_budget: int = DEFAULT_BYTE_BUDGET) -> Floats:
         """Return (q, C) probabilities of q states of rows x (m, d); byte_budget: of the cells held at a time."""
         return self._answer_states(x, states, byte_budget) if len(states) else np.empty((0, self.rows.n_classes))
 
@@ -117,7 +117,7 @@ class Oracle(ABC):
     def _predict_copies(self, x: Floats, copies: Floats) -> Floats:
         return self.predict(copies.reshape(-1, copies.shape[2]))
 
-    def _answer_states(self, x: Floats, states: RowStates, byte_budget: int) -> Floats:
+    def _answer_states(self, x: Floats, states: States, byte_budget: int) -> Floats:
         rows = self.rows
         step = rows_within(byte_budget, rows.width, copies=4)  # cells, masks and the model's own copy
         parts = (states.between(start, start + step) for start in range(0, len(states), step))
@@ -160,7 +160,7 @@ class EngineOracle(Oracle):
     def _predict(self, matrix: Floats) -> Floats:
         return self.engine.predict(matrix) if self.engine.predicts else self.rows.predict(matrix)
 
-    def _answer_states(self, x: Floats, states: RowStates, byte_budget: int) -> Floats:
+    def _answer_states(self, x: Floats, states: States, byte_budget: int) -> Floats:
         answered = self.engine.answer_states(x, states)
         return super()._answer_states(x, states, byte_budget) if answered is None else answered
 
@@ -191,7 +191,7 @@ class EngineOracle(Oracle):
         """
         without = remove_halves(ids, self.rows, spared)
         both = np.stack([np.zeros_like(without.moved), without.moved], axis=1)
-        states = RowStates.removals(both, without.by_column)
+        states = States.removals(both, without.by_column)
         own = np.stack([p, self.model.answer_states(x, without)], axis=1)
         answered = self.answer_states(x, states).reshape(own.shape)
         return np.asarray(
@@ -257,7 +257,7 @@ class CheckedOracle(Oracle):
             p[np.repeat(own, copies.shape[1])] = self.rows.predict(copies[own].reshape(-1, copies.shape[2]))
         return p
 
-    def _answer_states(self, x: Floats, states: RowStates, byte_budget: int) -> Floats:
+    def _answer_states(self, x: Floats, states: States, byte_budget: int) -> Floats:
         own = self.asks_model(x)[states.owner]
         if own.any():
             return self._mix(own, lambda oracle, some: oracle.answer_states(x, states.some(some), byte_budget))
@@ -300,7 +300,7 @@ class CheckedOracle(Oracle):
         parts.append((asked, trace_blackbox(rows.take(asked.tolist()), protocol, byte_budget=byte_budget)))
         merged = Trace.merge(parts, engine.name)
         # Each row counts by itself: what rows share in a batch is not theirs.
-        states = len(asked) * StatesAsked.of(protocol, rows.n_groups).per_row
+        states = len(asked) * TraceStates.of(protocol, rows.n_groups).per_row
         evaluations = states + sum(trace.evaluations for places, trace in parts if places is not asked)
         return replace(merged, doubt=doubt, evaluations=evaluations)
 
@@ -349,9 +349,9 @@ def make_oracle(engine: Engine | None, rows: EvidenceRows) -> Oracle:
     return ModelOracle(rows) if engine is None else CheckedOracle(engine, rows)
 
 
-def remove_halves(ids: Sequence[Hashable], rows: EvidenceRows, spared: Spared | None) -> RowStates:
+def remove_halves(ids: Sequence[Hashable], rows: EvidenceRows, spared: Spared | None) -> States:
     """Return one state per row, which has lost about half the groups; the row's id says which."""
     n_groups = rows.n_groups
     bits = np.unpackbits(np.frombuffer(id_keys(ids).tobytes(), dtype=np.uint8).reshape(len(ids), -1), axis=1)
     halves = np.tile(bits, -(-n_groups // bits.shape[1]))[:, :n_groups].astype(bool)
-    return RowStates(np.arange(len(ids)), halves).sparing(spared, rows.column_group)
+    return States(np.arange(len(ids)), halves).sparing(spared, rows.column_group)

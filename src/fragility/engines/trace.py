@@ -37,7 +37,7 @@ DOUBTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class StatesAsked:
+class TraceStates:
     """The states of a protocol, and how their margins are read: all that an engine needs to know of it."""
 
     n_groups: int
@@ -51,7 +51,7 @@ class StatesAsked:
     one_end: bool = True  # the removal of every group is the baseline itself, the same state for all rows
 
     @classmethod
-    def of(cls, protocol: Protocol, n_groups: int) -> StatesAsked:
+    def of(cls, protocol: Protocol, n_groups: int) -> TraceStates:
         return cls(
             n_groups=n_groups,
             depth=protocol.depth,
@@ -120,7 +120,7 @@ class Trace:
 
     @classmethod
     def allocate(
-        cls, asked: StatesAsked, n: int, decided: Integers | None, engine: str, layout: Literal["C", "F"] = "C"
+        cls, asked: TraceStates, n: int, decided: Integers | None, engine: str, layout: Literal["C", "F"] = "C"
     ) -> Trace:
         """Return the trace of n rows, to be filled; ``predicted`` is -1 where no class at x is decided (n,) yet."""
         steps = (n, asked.depth + 1)

@@ -5,6 +5,7 @@ rows          rows as users bring them, checked, in the model's column order; th
 origins       which raw fields each column comes from, as claimed and as tried
 groups        which columns fail together
 absence       what is missing in a row, and so cannot be lost
+states        stressed copies of rows: what each moves toward the baseline, and how far
 bound         the evidence space of a protocol, and rows in it as a matrix that can be stressed
 codec         rows as a matrix and back, as raw fields and as the final estimator takes them
 fitting       the training rows in the evidence space; means, spreads and medians in any order of rows
@@ -17,6 +18,7 @@ replacements  what each raw field becomes when it is lost
 """
 
 from fragility.evidence.absence import Spared
-from fragility.evidence.bound import STEP, CellForm, EvidenceRows, RowStates, blend
+from fragility.evidence.bound import CellForm, EvidenceRows
+from fragility.evidence.states import STEP, States, blend
 
-__all__ = ["STEP", "CellForm", "EvidenceRows", "RowStates", "Spared", "blend"]
+__all__ = ["STEP", "CellForm", "EvidenceRows", "Spared", "States", "blend"]

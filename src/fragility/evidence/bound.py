@@ -1,9 +1,4 @@
-"""The evidence space, and rows bound to it: a matrix that can be stressed, with all that a state needs.
-
-Every deterministic state of an audit is a severity s in [0, 1] for each group, applied to x: each column of group g
-moves by s_g * (baseline - x). ``blend`` is that rule, once, for every engine's twin to agree with. Cells of raw fields
-that are missing in a row are not moved (``absence``).
-"""
+"""The evidence space, and rows bound to it: a matrix that can be stressed, with all that a state needs."""
 
 from __future__ import annotations
 
@@ -13,7 +8,6 @@ from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import scipy.sparse as sp
 
@@ -23,12 +17,12 @@ from fragility.base.text import BriefRepr
 from fragility.evidence.absence import Absence, Spared
 from fragility.evidence.fields import Field, Kind
 from fragility.evidence.rows import Rows, Scalar
+from fragility.evidence.states import States, blend
 from fragility.models.adapter import Model
 from fragility.models.outputs import ClassLabel, Decision
 
 Space: TypeAlias = Literal["transformed", "raw"]
 SPACES: tuple[Space, ...] = ("transformed", "raw")
-STEP = 0.5  # a value that cannot be interpolated takes the baseline's from this severity on
 
 
 def to_floats(values: Sequence[Any]) -> Floats:
@@ -129,81 +123,6 @@ class CellForm:
         return inside
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RowStates:
-    """Stressed copies of some rows, q in all, described by what is moved; their cells are not built.
-
-    A state marks units of one row, its groups or its columns (U units), and moves the marked ones toward the baseline:
-    by 1, which removes them, or by a severity of its own. An engine that reads the model answers such states without
-    the cells of every copy; for the model itself, ``EvidenceRows.stressed`` builds them.
-    """
-
-    owner: Integers  # (q,) the row that each state is of, rising
-    moved: Booleans  # (q, U)
-    severity: Floats | None = None  # of what is moved: (q,), or (q, U); None: it is removed
-    by_column: bool = False  # units are columns
-
-    @classmethod
-    def removals(cls, moved: Booleans, by_column: bool = False) -> RowStates:
-        """Return the states of rows that have as many each; moved (m, Q, U)."""
-        m, per_row, units = moved.shape
-        return cls(np.repeat(np.arange(m), per_row), moved.reshape(m * per_row, units), None, by_column)
-
-    @classmethod
-    def unmoved(cls, n: int, n_groups: int) -> RowStates:
-        """Return n rows as they stand."""
-        return cls(np.arange(n), np.zeros((n, n_groups), dtype=bool))
-
-    @classmethod
-    def of_one(cls, moved: Booleans) -> RowStates:
-        """Return the removals of groups (q, G) of a single row."""
-        return cls(np.zeros(len(moved), dtype=np.int64), moved)
-
-    def __len__(self) -> int:
-        return len(self.owner)
-
-    def between(self, start: int, stop: int) -> RowStates:
-        """Return the states from start to stop, as views."""
-        return self.some(slice(start, stop))
-
-    def some(self, chosen: Booleans | slice) -> RowStates:
-        """Return the states that are marked (q,), or lie in a slice."""
-        severity = None if self.severity is None else self.severity[chosen]
-        return RowStates(self.owner[chosen], self.moved[chosen], severity, self.by_column)
-
-    def sparing(self, spared: Spared | None, column_group: Integers) -> RowStates:
-        """Return the same states without what they would move of absent evidence; ``spared`` is of the rows."""
-        if spared is None:
-            return self
-        if self.by_column:
-            return replace(self, moved=self.moved & ~spared.cells[self.owner])
-        if np.array_equal(spared.groups[:, column_group], spared.cells):
-            return replace(self, moved=self.moved & ~spared.groups[self.owner])
-        severity = self.severity  # some groups have lost a part of themselves: their columns move by themselves
-        if severity is not None and severity.ndim == 2:
-            severity = severity[:, column_group]
-        moved = self.moved[:, column_group] & ~spared.cells[self.owner]
-        return RowStates(self.owner, moved, severity, by_column=True)
-
-    def unit_of(self, column_group: Integers) -> Integers:
-        """Return (d,) the unit of each column."""
-        return np.arange(len(column_group)) if self.by_column else column_group
-
-
-def blend(x: Floats, baseline: Floats, severity: npt.ArrayLike, stepwise: Booleans) -> Floats:
-    """Return x moved toward the baseline by ``severity`` (broadcast over x's shape).
-
-    s <= 0 is x exactly and s >= 1 the baseline exactly. Between, a cell is x + s * (baseline - x), unless it cannot be
-    interpolated (a nominal column, a missing baseline or a missing value): then it is x while s < 0.5 and the
-    baseline from 0.5 on.
-    """
-    s = np.broadcast_to(np.asarray(severity, dtype=np.float64), x.shape)
-    moved = x + s * (baseline - x)
-    jump = stepwise | np.isnan(x)
-    moved = np.where(jump, np.where(s >= STEP, baseline, x), moved)
-    return np.where(s >= 1.0, baseline, np.where(s <= 0.0, x, moved))
-
-
 @dataclass(frozen=True, eq=False)
 class EvidenceRows:
     """Rows to audit as a float64 matrix in the declared evidence space, with all that a state needs.
@@ -262,7 +181,7 @@ class EvidenceRows:
         """Return (m, C) the model's probabilities of the rows from ``start`` on, whose cells are x (m, d)."""
         return self.predict(x) if self.own is None else self.own[start : start + len(x)]
 
-    def stressed(self, x: Floats, states: RowStates) -> Floats:
+    def stressed(self, x: Floats, states: States) -> Floats:
         """Return (q, d) the cells of q states of rows x (m, d)."""
         unit = states.unit_of(self.column_group)
         own, moved = x[states.owner], states.moved[:, unit]

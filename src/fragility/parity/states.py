@@ -20,7 +20,7 @@ import numpy as np
 
 from fragility.base.arrays import Booleans, Floats, Integers
 from fragility.base.errors import EvidenceError, FragilityError, ModelError, ProtocolError
-from fragility.evidence import EvidenceRows, RowStates
+from fragility.evidence import EvidenceRows, States
 from fragility.evidence.absence import find_absence
 from fragility.evidence.baselines import with_values
 from fragility.evidence.binding import RawLayout
@@ -416,11 +416,10 @@ class StateList:
 
         A row that lies at the baseline already has no such state, nor one in which the group is missing.
         """
-        target = self.rows.targets(x, self.rows.spared(part.start, part.stop))
         columns = {column.name: column.baseline for column in self.protocol.columns}
         for g, group in enumerate(self.protocol.groups):
             change = StateChange("lost", group.name, _write_values(group.columns, [columns[c] for c in group.columns]))
-            yield self._block(change, x, np.where(self.rows.column_group == g, target, x))
+            yield self._stress_rows(change, part, x, np.arange(len(self.protocol.groups)) == g)
 
     def list_missing(self, part: slice) -> Iterator[ChangedRows]:
         """Yield the rows of a part with each field missing."""
@@ -441,10 +440,8 @@ class StateList:
             if plan.mode == "outage":
                 for removed in plan.events:
                     names = [n for n, gone in zip(self.protocol.group_names, removed, strict=True) if gone]
-                    states = RowStates(np.arange(len(x)), np.tile(removed, (len(x), 1)))
-                    states = states.sparing(spared, self.rows.column_group)
                     change = StateChange("outage", " + ".join(names), "baseline")
-                    yield self._block(change, x, self.rows.stressed(x, states))
+                    yield self._stress_rows(change, part, x, removed)
                 continue
             for r, (cells, unit, asked, _) in enumerate(plan.rounds(part, x)):
                 for u in asked:
@@ -466,24 +463,28 @@ class StateList:
 
         orders: one (m, G) for each model; -1 in a row that has no path.
         """
-        spared = self.rows.spared(part.start, part.stop)
-        target = self.rows.targets(x, spared)
         for removed, change in self._list_removed(orders):
-            gone = removed[:, self.rows.column_group]
-            yield self._block(change, x, np.where(gone, target, x))
+            yield self._stress_rows(change, part, x, removed)
         for operator in self.protocol.operators:
             width = operator_width(operator, self.rows.n_groups)
             for faded in _distinct([_first(order, width) for order in orders]):
                 for severity in self.protocol.severities:
-                    states = RowStates(np.arange(len(x)), faded, np.full(len(x), severity))
-                    states = states.sparing(spared, self.rows.column_group)
                     change = StateChange("faded", operator, f"severity {severity:g}")
-                    yield self._block(change, x, self.rows.stressed(x, states))
+                    yield self._stress_rows(change, part, x, faded, severity)
 
     def _list_removed(self, orders: list[Integers]) -> Iterator[tuple[Booleans, StateChange]]:
         for k in range(2, self.protocol.depth + 1):
             for removed in _distinct([_first(order, k) for order in orders]):
                 yield removed, StateChange("path", PATH, f"first {k} groups")
+
+    def _stress_rows(
+        self, change: StateChange, part: slice, x: Floats, moved: Booleans, severity: float | None = None
+    ) -> ChangedRows:
+        """Return rows x (m, d), those of a part, with groups (G,) or (m, G) removed, or moved by a severity."""
+        extents = None if severity is None else np.full(len(x), severity)
+        states = States(np.arange(len(x)), np.broadcast_to(moved, (len(x), self.rows.n_groups)), extents)
+        states = states.sparing(self.rows.spared(part.start, part.stop), self.rows.column_group)
+        return self._block(change, x, self.rows.stressed(x, states))
 
     def _block(self, change: StateChange, x: Floats, cells: Floats) -> ChangedRows:
         return _changed_block(change, self.layout, x, cells)

@@ -36,7 +36,7 @@ from fragility.engines.choice import never_reads, refusal
 from fragility.engines.lattice.additive import FlipRule
 from fragility.engines.lattice.whole import find_lattice, never_searches, row_blocks
 from fragility.engines.oracle import ModelOracle
-from fragility.evidence import EvidenceRows, RowStates
+from fragility.evidence import EvidenceRows, States
 from fragility.evidence.agreement import OtherBatches, with_ties_settled
 from fragility.pages.terms import MINIMUM, NONE_AT_ALL, none_up_to
 from fragility.pages.wording import join_names
@@ -330,7 +330,7 @@ def _find_false_sets(claimed: LatticeClaims, rows: EvidenceRows, protocol: Proto
     rule, out = FlipRule.of(rows, protocol), list[Difference]()
     for start, x, _, original in row_blocks(rows, rule):
         sets = claimed.smallest_set[start : start + len(x)]
-        states = RowStates(np.arange(len(x)), sets).sparing(rows.spared(start, start + len(x)), rows.column_group)
+        states = States(np.arange(len(x)), sets).sparing(rows.spared(start, start + len(x)), rows.column_group)
         margin = rule.margin(ModelOracle(rows).answer_states(x, states), original)
         flips = (margin < DISAGREEMENT - rule.resolution) | ~sets.any(axis=1)
         for i in np.flatnonzero(~flips):

@@ -19,7 +19,7 @@ from fragility_paper.bench.models import MODELS
 from fragility_paper.data import load
 from fragility_paper.library import (
     Oracle,
-    RowStates,
+    States,
     choose_oracle,
     failing_sets_of_rows,
     random_order_score,
@@ -76,7 +76,7 @@ def _answering(oracle: Oracle, by_column: bool) -> Callable[[], None]:
     rows = oracle.rows
     n = min(len(rows), CHUNK_ROWS)
     struck = np.random.default_rng(0).random((n, STATES, rows.width if by_column else rows.n_groups)) < RATE
-    states = RowStates.removals(struck, by_column)
+    states = States.removals(struck, by_column)
 
     def answer() -> None:
         for start in range(0, len(rows), CHUNK_ROWS):

@@ -33,7 +33,7 @@ from fragility.base.arrays import DEFAULT_BYTE_BUDGET, Floats, Integers
 from fragility.base.errors import DataError
 from fragility.base.libraries import say_lacking
 from fragility.engines.oracle import Oracle
-from fragility.evidence import EvidenceRows, RowStates
+from fragility.evidence import EvidenceRows, States
 from fragility.evidence.agreement import original_class
 from fragility.evidence.modes import MODES
 from fragility.protocol import Protocol
@@ -200,7 +200,7 @@ def _compute_rcma(oracle: Oracle, protocol: Protocol, orders: Integers, byte_bud
         rank = np.full((m, repeats, n_groups), depth, dtype=np.int64)  # groups beyond the depth are never removed
         np.put_along_axis(rank, removal, np.broadcast_to(np.arange(depth), removal.shape), axis=2)
         removed = rank[:, :, None] < np.arange(depth + 1)[:, None]
-        states = RowStates.removals(removed.reshape(m, repeats * (depth + 1), -1))
+        states = States.removals(removed.reshape(m, repeats * (depth + 1), -1))
         states = states.sparing(rows.spared(part.start, part.stop), rows.column_group)
         p = oracle.answer_states(rows.dense(part.start, part.stop), states, byte_budget)
         p = p.reshape(m, repeats, depth + 1, -1)
@@ -331,7 +331,7 @@ def _permutation_shap(oracle: Oracle, x: Floats, original: Integers, seed: int) 
 
         def support(kept: npt.ArrayLike, row: Floats = row, index: int = index) -> Floats:
             removed = np.asarray(kept) <= 0.5
-            states = RowStates.of_one(removed).sparing(rows.spared(index, index + 1), rows.column_group)
+            states = States.of_one(removed).sparing(rows.spared(index, index + 1), rows.column_group)
             return pseudo_logits(oracle.answer_states(row[None], states))[:, original[index]]
 
         explainer = shap.PermutationExplainer(support, np.zeros((1, n_groups)), seed=seed)

@@ -20,7 +20,7 @@ from fragility.base.canonical import combine_digests, is_missing, row_digests
 from fragility.base.errors import DataError, ModelError
 from fragility.base.ids import IdSpan, say_other_rows
 from fragility.engines.oracle import ModelOracle
-from fragility.evidence import EvidenceRows, RowStates
+from fragility.evidence import EvidenceRows, States
 from fragility.evidence.agreement import original_class
 from fragility.evidence.fields import date_text, read_date
 from fragility.evidence.modes import Range, values_frame, weigh_values
@@ -179,7 +179,7 @@ class WhatIf:
         changed = self._change(place, values or {})
         with self.use(place) as rows:
             both = np.stack([np.zeros_like(severity), severity])
-            states = RowStates(np.zeros(2, dtype=np.int64), both > 0.0, both)
+            states = States(np.zeros(2, dtype=np.int64), both > 0.0, both)
             p = ModelOracle(rows).answer_states(rows.dense(), states.sparing(rows.spared(), rows.column_group))
             if changed is not None:
                 other = self._bind(place, changed)

@@ -82,7 +82,7 @@ def _cell_right(v: float, threshold: float, word: int) -> bool:
 def _find_level(cell: Any, threshold: float, way: bool, severities: Any, jump: int, rounding: int) -> int:
     """Return the first severity at which a cell is on the baseline's side of a test that it crosses once.
 
-    cell: (x, baseline, stepwise). way: x itself goes right. jump: see ``scoring.Levels``.
+    cell: (x, baseline, stepwise). way: x itself goes right. jump: see ``scoring.PackedStates``.
     """
     x, baseline, stepwise = cell
     if stepwise or x != x:
@@ -124,7 +124,7 @@ def walk_states(
     """Fill ``scores`` (states, outputs, n) with the raw sums of up to 64 states of the rows span[0]..span[1].
 
     packed: ``scoring.PackedNodes``. cells: (rows (n, d), cells that no state moves (n, d), or (0, d) where there are
-    none). order: (n, places) groups of a row by place. levels: ``scoring.Levels``.
+    none). order: (n, places) groups of a row by place. levels: ``scoring.PackedStates``.
     """
     matrix, fixed = cells
     column_group, nowhere = plan.column_group, len(levels.at_least) - 1

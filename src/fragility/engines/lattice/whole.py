@@ -29,7 +29,7 @@ from fragility.engines.choice import find_engine, never_reads
 from fragility.engines.engine import Engine
 from fragility.engines.lattice.additive import MOST_LIVE, FlipRule, LinearLattice, is_additive
 from fragility.engines.oracle import EngineOracle, ModelOracle
-from fragility.evidence import EvidenceRows, RowStates, Spared
+from fragility.evidence import EvidenceRows, Spared, States
 from fragility.evidence.agreement import original_class
 from fragility.protocol import Protocol
 
@@ -232,7 +232,7 @@ class WholeLattice:
         step = max(1, self.byte_budget // (32 * self.rows.width))
         for start in range(0, len(states), step):
             gone = _mark_groups(states[start : start + step], group, block.live.shape[1])
-            without = RowStates.of_one(gone).sparing(block.spared_in(row), self.rows.column_group)
+            without = States.of_one(gone).sparing(block.spared_in(row), self.rows.column_group)
             p = ModelOracle(self.rows).answer_states(block.x[row][None], without, self.byte_budget)
             out[start : start + step] = self.rule.flipped(p, block.original[row])
         return out

@@ -27,7 +27,7 @@ from fragility.engines.lattice.trees import TreeLattice
 from fragility.engines.trees.forest import AVERAGE, Forest
 from fragility.engines.wrapped.engine import WrappedEngine
 from fragility.engines.wrapped.members import LinearMember, TreeMember
-from fragility.evidence import EvidenceRows, RowStates, Spared
+from fragility.evidence import EvidenceRows, Spared, States
 from fragility.protocol import Protocol
 
 MOST_LIVE = 12  # groups whose subsets are answered one by one
@@ -197,7 +197,7 @@ class StateLattice:
             subset = np.concatenate([np.arange(1 << live) for live in lives[some]])
             moved = (subset[:, None] & bits[some][owner]) != 0
             spared = None if self._spared is None else self._spared.of(row[some])
-            p = self.engine.answer_states(x[row[some]], RowStates(owner, moved).sparing(spared, self.rows.column_group))
+            p = self.engine.answer_states(x[row[some]], States(owner, moved).sparing(spared, self.rows.column_group))
             assert p is not None  # removals are always answered
             margin = self.rule.margin(p, original) + self.rule.resolution
             for place, job in enumerate(some):

@@ -25,7 +25,7 @@ from fragility.engines.trace import Progress, Trace, Tracer
 from fragility.engines.trees.forest import AVERAGE
 from fragility.engines.trees.readers import READERS, read_ensemble
 from fragility.engines.trees.recoding import FURTHEST, Ensemble, make_recoding
-from fragility.evidence import EvidenceRows, RowStates
+from fragility.evidence import EvidenceRows, States
 from fragility.models import Model
 from fragility.models.outputs import Link
 from fragility.protocol import Protocol
@@ -181,7 +181,7 @@ class TreeEngine(Engine):
         try_unusual_cells(matrix, self.form, set())
         return self._probabilities(self.sum_rows(matrix))
 
-    def answer_states(self, x: Floats, states: RowStates) -> Floats | None:
+    def answer_states(self, x: Floats, states: States) -> Floats | None:
         try_unusual_cells(x, self.form, self._accepted)
         sums = self.sum_states(x, states)
         return None if sums is None else self._probabilities(sums)
@@ -200,7 +200,7 @@ class TreeEngine(Engine):
         """Return the raw sums (outputs, m) of rows (m, d)."""
         return self._score_rows(self.recoding.recode(matrix))
 
-    def sum_states(self, x: Floats, states: RowStates) -> Sums | None:
+    def sum_states(self, x: Floats, states: States) -> Sums | None:
         """Return the raw sums (outputs, q) of q states of rows (m, d); None if the kernels cannot answer."""
         if states.severity is not None and states.severity.ndim == 2:
             return None  # the kernels move all units of a state by one severity
@@ -217,7 +217,7 @@ class TreeEngine(Engine):
         return make_row_scorer(ensemble.forest, rounding, sparse=bool(sp.issparse(self.form.matrix)))
 
     @cached_property
-    def _score_states(self) -> Callable[[Any, RowStates], Sums]:
+    def _score_states(self) -> Callable[[Any, States], Sums]:
         from fragility.engines.trees.scoring import make_state_scorer
         from fragility.engines.trees.tables import make_state_lookup
 

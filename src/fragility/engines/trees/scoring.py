@@ -1,4 +1,4 @@
-"""Raw scores of states: what an audit means for a forest (Plan, States), and the kernel that fits the forest.
+"""Raw scores of states: what an audit means for a forest (Plan, PlaceStates), and the kernel that fits the forest.
 
 The kernels themselves are explained in ``engines.kernels``; here a forest is brought into the form that each reads.
 """
@@ -23,11 +23,11 @@ from fragility.engines.kernels.observing import observe_path_and_grid, observe_r
 from fragility.engines.kernels.planes import score_row_states, score_states
 from fragility.engines.kernels.preparing import COLUMN_SHIFT, MAX_LEAVES, build_networks, fill_nodes, groups_asked
 from fragility.engines.kernels.walks import WALK_BLOCK, walk_alike, walk_row_states, walk_states
-from fragility.engines.trace import StatesAsked, Trace
+from fragility.engines.trace import Trace, TraceStates
 from fragility.engines.trees.forest import KIND, NARROW, NUMERIC, SIGMOID, SOFTMAX, Flags, Forest, find_starts
 from fragility.engines.trees.recoding import Ensemble, Recoding, make_recoding
 from fragility.engines.trees.tables import make_order_lookup
-from fragility.evidence import STEP, EvidenceRows, RowStates, Spared
+from fragility.evidence import STEP, EvidenceRows, Spared, States
 from fragility.protocol import Protocol
 from fragility.scores import sigmoid_probabilities, smoothed_offset, softmax_probabilities
 
@@ -61,7 +61,7 @@ class Plan(NamedTuple):
     monotone: bool  # a cell moving through the grid crosses a threshold at most once
 
 
-class States(NamedTuple):
+class PlaceStates(NamedTuple):
     """States by place in a row's order: state q moves the groups at the places marked, by one severity."""
 
     severity: Floats  # (Q,)
@@ -111,32 +111,32 @@ def mark_tree_groups(forest: Forest, group: npt.NDArray[np.uint32], n_groups: in
     return asked
 
 
-def list_originals(n_groups: int) -> States:
+def list_originals(n_groups: int) -> PlaceStates:
     """Return one state, the row itself."""
-    return States(np.zeros(1), np.zeros((1, n_groups), dtype=np.uint8))
+    return PlaceStates(np.zeros(1), np.zeros((1, n_groups), dtype=np.uint8))
 
 
-def list_single_removals(n_groups: int) -> States:
+def list_single_removals(n_groups: int) -> PlaceStates:
     """Return the row itself, then every group removed alone."""
     severity = np.ones(1 + n_groups)
     severity[0] = 0.0
-    return States(severity, np.eye(1 + n_groups, n_groups, -1, dtype=np.uint8))
+    return PlaceStates(severity, np.eye(1 + n_groups, n_groups, -1, dtype=np.uint8))
 
 
-def list_path_and_grid(asked: StatesAsked) -> States:
+def list_path_and_grid(asked: TraceStates) -> PlaceStates:
     """Return the removal of the first 2..K groups, then each severity of each operator."""
     places = np.arange(asked.n_groups)
     steps = range(2, asked.depth + 1)
     moved = [places < k for k in steps] + [places < width for _ in asked.grid for width in asked.widths]
     severity = [1.0 for _ in steps] + [s for s in asked.grid for _ in asked.widths]
-    return States(np.array(severity), np.array(moved, dtype=np.uint8).reshape(len(severity), asked.n_groups))
+    return PlaceStates(np.array(severity), np.array(moved, dtype=np.uint8).reshape(len(severity), asked.n_groups))
 
 
 # --- scoring functions --------------------------------------------------------------------------------------
 
 # (rows (n, d), cells that no state moves (n, d) or (0, d), order (n, places): groups of each row by place, Q states)
 # -> raw sums (Q, outputs, n)
-Score: TypeAlias = Callable[[Floats, Booleans, Integers, States], npt.NDArray[Any]]
+Score: TypeAlias = Callable[[Floats, Booleans, Integers, PlaceStates], npt.NDArray[Any]]
 # (rows, rows of a block, what scores the rows first..last) -> None: which rows are scored together, and where
 Share: TypeAlias = Callable[[int, int, Callable[[tuple[int, int]], None]], None]
 
@@ -163,7 +163,7 @@ def make_scorer(forest: Forest, plan: Plan, share: Share = run_in_this_thread) -
     if forest.oblivious:
         return by_planes()
 
-    def score(x: Floats, fixed: Booleans, order: Integers, states: States) -> npt.NDArray[Any]:
+    def score(x: Floats, fixed: Booleans, order: Integers, states: PlaceStates) -> npt.NDArray[Any]:
         # Planes cost as much per state as walks of about two rows; the states of a row share its walks.
         few = len(x) <= min(FEW_ROWS, 2 * len(states.severity))
         return (by_walks() if few else by_planes())(x, fixed, order, states)
@@ -185,7 +185,7 @@ def fits_planes(forest: Forest, decisions_per_test: int = 3) -> bool:
 def score_by_planes(forest: Forest, plan: Plan, share: Share) -> Score:
     networks, none = build_gates(forest), np.empty((0, len(plan.baseline)))
 
-    def score(x: Floats, fixed: Booleans, order: Integers, states: States) -> npt.NDArray[Any]:
+    def score(x: Floats, fixed: Booleans, order: Integers, states: PlaceStates) -> npt.NDArray[Any]:
         scores = np.empty((len(states.severity), len(forest.base), len(x)), dtype=forest.leaf_value.dtype)
         cells = (x, none, fixed)
         share(len(x), BLOCK, lambda span: score_states(forest, networks, plan, cells, order, states, span, scores))
@@ -196,21 +196,23 @@ def score_by_planes(forest: Forest, plan: Plan, share: Share) -> Score:
 
 def score_by_walks(forest: Forest, plan: Plan, share: Share, packed: PackedNodes | None = None) -> Score:
     packed = packed or pack_nodes(forest, plan)
-    sorted_before: dict[int, tuple[States, list[Levels]]] = {}  # by id: an audit asks about the same few lists
+    sorted_before: dict[
+        int, tuple[PlaceStates, list[PackedStates]]
+    ] = {}  # by id: an audit asks about the same few lists
 
-    def levels_of(states: States) -> list[Levels]:
+    def pack_all(states: PlaceStates) -> list[PackedStates]:
         if id(states) not in sorted_before:
             parts = (slice(start, start + WALK_STATES) for start in range(0, len(states.severity), WALK_STATES))
-            levels = [sort_levels(States(states.severity[some], states.moved[some])) for some in parts]
+            levels = [pack_states(PlaceStates(states.severity[some], states.moved[some])) for some in parts]
             if len(sorted_before) >= LISTS_KEPT:
                 return levels
             sorted_before[id(states)] = states, levels
         return sorted_before[id(states)][1]
 
-    def score(x: Floats, fixed: Booleans, order: Integers, states: States) -> npt.NDArray[Any]:
+    def score(x: Floats, fixed: Booleans, order: Integers, states: PlaceStates) -> npt.NDArray[Any]:
         scores = np.empty((len(states.severity), len(forest.base), len(x)), dtype=forest.leaf_value.dtype)
         cells = (x, fixed)
-        for i, levels in enumerate(levels_of(states)):
+        for i, levels in enumerate(pack_all(states)):
             part = scores[WALK_STATES * i : WALK_STATES * (i + 1)]
             share(len(x), WALK_BLOCK, lambda span: walk_states(forest, plan, packed, cells, order, levels, span, part))  # noqa: B023
         return scores
@@ -300,7 +302,7 @@ class Rules(NamedTuple):
     bare: npt.NDArray[Any]  # (outputs,) raw sums of the baseline itself
 
     @classmethod
-    def of(cls, forest: Forest | SumLink, asked: StatesAsked, offset: Floats | None, bare: npt.NDArray[Any]) -> Rules:
+    def of(cls, forest: Forest | SumLink, asked: TraceStates, offset: Floats | None, bare: npt.NDArray[Any]) -> Rules:
         offsets = np.zeros(forest.n_classes) if offset is None else np.asarray(offset, dtype=np.float64)
         smoothed = smoothed_offset(offset, asked.smoothing)
         return cls(
@@ -348,7 +350,7 @@ class AuditScorer:
         self, score: Score, link: Forest | SumLink, rows: EvidenceRows, protocol: Protocol, block: int, engine: str
     ) -> None:
         self.score, self.block, self.engine = score, block, engine  # block: rows that are scored together
-        self.asked = StatesAsked.of(protocol, rows.n_groups)
+        self.asked = TraceStates.of(protocol, rows.n_groups)
         self.in_order = np.tile(np.arange(rows.n_groups), (block, 1))
         self.nothing = np.empty((0, rows.width), dtype=bool)
         self.first, self.second = list_single_removals(rows.n_groups), list_path_and_grid(self.asked)
@@ -417,7 +419,7 @@ class Sides(NamedTuple):
 
 def make_state_scorer(
     forest: Forest, recoding: Recoding, rows: EvidenceRows
-) -> Callable[[Floats, RowStates], npt.NDArray[Any]]:
+) -> Callable[[Floats, States], npt.NDArray[Any]]:
     """Return the function (recoded rows (m, d), q states) -> raw sums (outputs, q)."""
     baseline = recoding.recode(rows.baseline)
     plain = make_plain_plan(forest, recoding.rounding, bool(sp.issparse(rows.matrix)))
@@ -438,7 +440,7 @@ def make_state_scorer(
     gates: Callable[[], Any] = cache(lambda: build_gates(forest))
     packed: Callable[[], Any] = cache(lambda: pack_nodes(forest, plain._replace(test_base=sides.test_base)))
 
-    def score(x: Floats, states: RowStates) -> npt.NDArray[Any]:
+    def score(x: Floats, states: States) -> npt.NDArray[Any]:
         unit = np.ascontiguousarray(states.unit_of(sides.unit), dtype=np.int64)
         moved = sides._replace(unit=unit, whole=states.severity is None)
         severity = np.zeros(0) if states.severity is None else np.ascontiguousarray(states.severity, dtype=np.float64)
@@ -537,7 +539,7 @@ def pack_nodes(forest: Forest, plan: Plan) -> PackedNodes:
     return PackedNodes(nodes, leaves, np.empty(0, dtype=precision), column_bits)
 
 
-class Levels(NamedTuple):
+class PackedStates(NamedTuple):
     """Up to 64 states as sets of bits, by how far they move a group; S severities between 0 and 1."""
 
     severities: Floats  # (S,) rising
@@ -546,10 +548,10 @@ class Levels(NamedTuple):
     jump: int  # the first severity at which a cell that cannot be interpolated is at its baseline
 
 
-def sort_levels(states: States) -> Levels:
+def pack_states(states: PlaceStates) -> PackedStates:
     bit = np.uint64(1) << np.arange(len(states.severity), dtype=np.uint64)
     severities = np.unique(states.severity[(states.severity > 0.0) & (states.severity < 1.0)])
     moved = np.where(states.moved.astype(bool), bit[:, None], np.uint64(0))  # (Q, G)
     at_least = [np.append(np.bitwise_or.reduce(moved[states.severity >= s], axis=0), NONE) for s in [*severities, 1.0]]
     jump = int(np.searchsorted(severities, STEP))
-    return Levels(severities, np.ascontiguousarray(np.transpose(at_least).astype(np.uint64)), jump)
+    return PackedStates(severities, np.ascontiguousarray(np.transpose(at_least).astype(np.uint64)), jump)

@@ -14,7 +14,7 @@ from fragility.engines.kernels.terms import TERM_BLOCK, score_ordered_states, sc
 from fragility.engines.trees.forest import Flags
 from fragility.engines.trees.recoding import Recoding
 from fragility.engines.trees.terms import Terms
-from fragility.evidence import EvidenceRows, RowStates
+from fragility.evidence import EvidenceRows, States
 
 
 def make_order_lookup(terms: Terms, plan: Any, share: Any = run_in_this_thread) -> Any:
@@ -42,11 +42,11 @@ def make_row_lookup(terms: Terms, rounding: Flags) -> Callable[[Floats], Floats]
 
 def make_state_lookup(
     terms: Terms, recoding: Recoding, rows: EvidenceRows
-) -> Callable[[Floats, RowStates], npt.NDArray[Any]]:
+) -> Callable[[Floats, States], npt.NDArray[Any]]:
     """Return the function (recoded rows (m, d), q states) -> raw sums (outputs, q)."""
     baseline, stepwise = recoding.recode(rows.baseline), rows.stepwise.astype(np.uint8)
 
-    def score(x: Floats, states: RowStates) -> Floats:
+    def score(x: Floats, states: States) -> Floats:
         unit = np.ascontiguousarray(states.unit_of(rows.column_group), dtype=np.int64)
         severity = np.zeros(0) if states.severity is None else np.ascontiguousarray(states.severity, dtype=np.float64)
         flags = np.ascontiguousarray(states.moved, dtype=bool).view(np.uint8)

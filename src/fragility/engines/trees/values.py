@@ -20,8 +20,8 @@ from fragility.engines.kernels.planes import score_states
 from fragility.engines.trees.recoding import Ensemble, Recoding
 from fragility.engines.trees.scoring import (
     FEW_ROWS,
+    PlaceStates,
     Plan,
-    States,
     build_gates,
     fits_planes,
     make_plain_plan,
@@ -76,7 +76,7 @@ def make_value_scorer(ensemble: Ensemble, recoding: Recoding, rows: EvidenceRows
             units = len(plan.tree_group)
             order = np.broadcast_to(np.arange(units), (len(x), units))
             severity = np.full(len(asked), 1.0 if y.ndim == 1 else OTHER)
-            states = States(severity, np.eye(units, dtype=np.uint8)[asked])
+            states = PlaceStates(severity, np.eye(units, dtype=np.uint8)[asked])
             if not planes:
                 return score_by_walks(forest, plan, run_on_all_threads)(cells, cells[:0] != 0, order, states)
             varying = others if y.ndim == 2 else np.empty((0, x.shape[1]))

@@ -19,7 +19,7 @@ from fragility.engines.trace import Tracer
 from fragility.engines.trees.engine import trace_in_chunks, try_unusual_cells
 from fragility.engines.trees.forest import AVERAGE
 from fragility.engines.wrapped.combining import WRAPPERS, Combination, Member, Response
-from fragility.evidence import EvidenceRows, RowStates
+from fragility.evidence import EvidenceRows, States
 from fragility.models import Model
 from fragility.models.outputs import Link
 from fragility.protocol import Protocol
@@ -112,12 +112,12 @@ class WrappedEngine(Engine):
         return reduce(np.logical_or, (member.doubts(cells) for member in self.members.values()))
 
     def tracer(self, protocol: Protocol) -> Tracer:
-        from fragility.engines.trees.scoring import AuditScorer, States, SumLink
+        from fragility.engines.trees.scoring import AuditScorer, PlaceStates, SumLink
 
         at_places = {member: answers.at_places(protocol) for member, answers in self.members.items()}
         n_classes = self.form.n_classes
 
-        def score(x: Floats, fixed: Booleans, order: Integers, states: States) -> Any:
+        def score(x: Floats, fixed: Booleans, order: Integers, states: PlaceStates) -> Any:
             p = self.combine({member: answer(x, fixed, order, states) for member, answer in at_places.items()})
             by_state = p.reshape(len(states.severity), len(x), n_classes)
             return np.ascontiguousarray(by_state.transpose(0, 2, 1))
@@ -131,7 +131,7 @@ class WrappedEngine(Engine):
         try_unusual_cells(matrix, self.form, set())
         return self.combine({member: answers.answer_rows(matrix) for member, answers in self.members.items()})
 
-    def answer_states(self, x: Floats, states: RowStates) -> Floats | None:
+    def answer_states(self, x: Floats, states: States) -> Floats | None:
         try_unusual_cells(x, self.form, self._accepted)
         given: dict[Member, Response] = {}
         for member, answers in self.members.items():

@@ -33,9 +33,9 @@ from fragility.engines.linear import (
 )
 from fragility.engines.trees.engine import TreeEngine
 from fragility.engines.trees.forest import AVERAGE, SIGMOID, Forest
-from fragility.engines.trees.scoring import Score, States, score_cells
+from fragility.engines.trees.scoring import PlaceStates, Score, score_cells
 from fragility.engines.wrapped.combining import CELLS, SCORES, Member, Response
-from fragility.evidence import EvidenceRows, RowStates
+from fragility.evidence import EvidenceRows, States
 from fragility.models import Model
 from fragility.models.outputs import EXPLAINABLE
 from fragility.protocol import Protocol as Declared
@@ -115,7 +115,7 @@ def explain_unread(member: Member, model: Model | None, rows: EvidenceRows) -> s
 
 # --- answers ------------------------------------------------------------------------------------------------
 
-AtPlaces: TypeAlias = Callable[[Floats, Booleans, Integers, States], Response]
+AtPlaces: TypeAlias = Callable[[Floats, Booleans, Integers, PlaceStates], Response]
 
 
 class MemberAnswers(Protocol):
@@ -126,7 +126,7 @@ class MemberAnswers(Protocol):
     def at_places(self, protocol: Declared) -> AtPlaces:
         """Return the function (x, fixed, order, Q states) -> answers (Q m, ...), as ``trees.scoring.Score``."""
 
-    def answer_states(self, x: Floats, states: RowStates) -> Response | None:
+    def answer_states(self, x: Floats, states: States) -> Response | None:
         """Return the answers (q, ...) to q states; None if they are no states that it can answer."""
 
     def answer_values(self, x: Floats, y: Floats, unit: Integers, asked: Integers) -> Response:
@@ -166,7 +166,7 @@ class TreeMember:
         score: Score = score_cells(self.ensemble, self.rows, protocol)
         return lambda x, fixed, order, states: self.respond(score(x, fixed, order, states))
 
-    def answer_states(self, x: Floats, states: RowStates) -> Response | None:
+    def answer_states(self, x: Floats, states: States) -> Response | None:
         sums = self.engine.sum_states(x, states)
         return None if sums is None else self.respond(sums)
 
@@ -241,7 +241,7 @@ class LinearMember:
         return np.asarray(self.plain.predict_proba(raw))
 
     def at_places(self, protocol: Declared) -> AtPlaces:
-        def answer(x: Floats, fixed: Booleans, order: Integers, states: States) -> Response:
+        def answer(x: Floats, fixed: Booleans, order: Integers, states: PlaceStates) -> Response:
             total, removed = sum_contributions(self.sums, x, by_column=False)  # (m, O), (m, G, O)
             if len(fixed):
                 self.sums.spare(x, fixed, removed.transpose(1, 2, 0))
@@ -257,7 +257,7 @@ class LinearMember:
 
         return answer
 
-    def answer_states(self, x: Floats, states: RowStates) -> Response | None:
+    def answer_states(self, x: Floats, states: States) -> Response | None:
         return self.respond(score_states(self.sums, x, states))
 
     def answer_values(self, x: Floats, y: Floats, unit: Integers, asked: Integers) -> Response:
@@ -304,13 +304,13 @@ class AskedMember:
         )
 
     def at_places(self, protocol: Declared) -> AtPlaces:
-        def answer(x: Floats, fixed: Booleans, order: Integers, states: States) -> Response:
+        def answer(x: Floats, fixed: Booleans, order: Integers, states: PlaceStates) -> Response:
             rank = np.full((len(x), self.rows.n_groups), order.shape[1])  # a group's place; the others move together
             np.put_along_axis(rank, order, np.arange(order.shape[1])[None], axis=1)
             rank = np.minimum(rank, self.rows.n_groups - 1)
             moved = states.moved[:, rank].astype(bool).reshape(-1, self.rows.n_groups)
             owner = np.tile(np.arange(len(x)), len(states.severity))
-            every = RowStates(owner, moved, np.repeat(states.severity, len(x)))
+            every = States(owner, moved, np.repeat(states.severity, len(x)))
             if len(fixed):
                 by_column = every.moved[:, self.rows.column_group] & ~fixed[owner]
                 every = replace(every, moved=by_column, by_column=True)
@@ -318,7 +318,7 @@ class AskedMember:
 
         return answer
 
-    def answer_states(self, x: Floats, states: RowStates) -> Response | None:
+    def answer_states(self, x: Floats, states: States) -> Response | None:
         return self._ask_many(len(states), lambda part: self.rows.stressed(x, states.some(part)))
 
     def answer_values(self, x: Floats, y: Floats, unit: Integers, asked: Integers) -> Response:
@@ -340,12 +340,12 @@ class ColumnsMember:
             x[:, self.columns], fixed.take(self.columns, axis=1), order, states
         )
 
-    def answer_states(self, x: Floats, states: RowStates) -> Response | None:
+    def answer_states(self, x: Floats, states: States) -> Response | None:
         if states.by_column:
             severity = states.severity
             if severity is not None and severity.ndim == 2:
                 severity = severity[:, self.columns]
-            states = RowStates(states.owner, states.moved[:, self.columns], severity, by_column=True)
+            states = States(states.owner, states.moved[:, self.columns], severity, by_column=True)
         return self.answers.answer_states(x[:, self.columns], states)
 
     def answer_values(self, x: Floats, y: Floats, unit: Integers, asked: Integers) -> Response:

@@ -28,7 +28,7 @@ from fragility.base.progress import Report, progress_bar
 from fragility.base.text import BriefRepr
 from fragility.engines.choice import choose_oracle
 from fragility.engines.oracle import Oracle
-from fragility.evidence import EvidenceRows, RowStates, Spared
+from fragility.evidence import EvidenceRows, Spared, States
 from fragility.evidence.agreement import original_class
 from fragility.evidence.modes import (
     NOISE_DIRECTIONS,
@@ -398,7 +398,7 @@ def losses_of_rows(
         if at_once:
             p = rows.own_probabilities(part.start, x)
         else:
-            p = oracle.answer_states(x, RowStates.unmoved(len(x), rows.n_groups), byte_budget)
+            p = oracle.answer_states(x, States.unmoved(len(x), rows.n_groups), byte_budget)
         original = predicted[part] = original_class(rows, p, protocol.resolution, part)
         confidence[part] = p[np.arange(len(x)), original]
         margin[part] = reading_margin(p, original, protocol.reading, rows.offset, protocol.smoothing)
@@ -510,7 +510,7 @@ def _add_events(
 ) -> None:
     """Add what recorded events cost rows x (m, d), to their only unit."""
     for removed, weight in zip(plan.events, plan.counts / plan.counts.sum(), strict=True):
-        states = RowStates(np.arange(len(x)), np.tile(removed, (len(x), 1))).sparing(spared, plan.rows.column_group)
+        states = States(np.arange(len(x)), np.tile(removed, (len(x), 1))).sparing(spared, plan.rows.column_group)
         p = oracle.answer_states(x, states, byte_budget)
         lost, flipped = _observe(p[None], original, margin, plan.rows, plan.protocol)
         into[0][:, 0] += weight * lost[0]

@@ -19,7 +19,7 @@ from fragility.base.arrays import Booleans, Floats, Integers
 from fragility.base.errors import DataError
 from fragility.engines.lattice.additive import FlipRule
 from fragility.engines.oracle import Oracle
-from fragility.evidence import RowStates, Spared
+from fragility.evidence import Spared, States
 from fragility.questions.search.blackbox import live_groups
 
 REPLICATES = 16
@@ -119,7 +119,7 @@ def ask_flips(
     for i, live in enumerate(live_groups(rows, x, spared)):
         gone, place = np.unique(removed & live, axis=0, return_inverse=True)
         own = None if spared is None else spared.of(slice(i, i + 1))
-        states = RowStates.of_one(gone).sparing(own, rows.column_group)
+        states = States.of_one(gone).sparing(own, rows.column_group)
         p = oracle.answer_states(x[i : i + 1], states, byte_budget)
         flips[i] = rule.flipped(p, original[i])[place.ravel()]
     return flips

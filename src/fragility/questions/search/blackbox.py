@@ -24,7 +24,7 @@ from fragility.base.errors import ProtocolError
 from fragility.base.progress import Report, progress_bar
 from fragility.engines.lattice.additive import FlipRule
 from fragility.engines.oracle import Oracle
-from fragility.evidence import EvidenceRows, RowStates, Spared
+from fragility.evidence import EvidenceRows, Spared, States
 from fragility.evidence.agreement import original_class
 from fragility.protocol import Protocol
 from fragility.questions.search.found import NOT_COUNTED, Answers, FailingSets
@@ -117,7 +117,7 @@ class _Search(Answers):
 
     def margins(self, row: Integers, removed: Booleans) -> Floats:
         """Return support margins of states (row[i], removed[i]); rows rise."""
-        states = RowStates(row, removed).sparing(self.spared, self.rows.column_group)
+        states = States(row, removed).sparing(self.spared, self.rows.column_group)
         p = self.oracle.answer_states(self.x, states, self.byte_budget)
         self.evaluations += np.bincount(row, minlength=len(self.x))
         return self.rule.margin(p, self.original[row])

@@ -14,7 +14,7 @@ from fragility.engines.choice import choose_oracle
 from fragility.engines.lattice.additive import FlipRule, LinearLattice
 from fragility.engines.lattice.whole import Block, WholeLattice, find_lattice, find_linear_sums, row_blocks
 from fragility.engines.oracle import ModelOracle
-from fragility.evidence import EvidenceRows, RowStates
+from fragility.evidence import EvidenceRows, States
 from fragility.protocol import Protocol, bind
 from fragility.questions.search.blackbox import (
     BEAM,
@@ -184,7 +184,7 @@ class _Finding:
             rows = start + np.arange(len(x))
             hit = np.flatnonzero(answers.size[rows] <= answers.max_size)
             if len(hit):
-                states = RowStates(hit, answers.removed[rows[hit]])
+                states = States(hit, answers.removed[rows[hit]])
                 states = states.sparing(self.rows.spared(start, start + len(x)), self.rows.column_group)
                 p = ModelOracle(self.rows).answer_states(x, states)
                 answers.margin[rows[hit]] = self.rule.margin(p, original[hit])
@@ -265,7 +265,7 @@ def search_linear(
 
         def flips(gone: Booleans, place: int = int(place), row: int = row) -> bool:
             answers.evaluations[row] += 1
-            states = RowStates.of_one(gone[None]).sparing(answers.rows.spared(row, row + 1), answers.rows.column_group)
+            states = States.of_one(gone[None]).sparing(answers.rows.spared(row, row + 1), answers.rows.column_group)
             p = ModelOracle(answers.rows).answer_states(x[place][None], states)
             return bool(lattice.rule.flipped(p, original[place : place + 1])[0])
 
@@ -354,7 +354,7 @@ class BoundedRow:
         if not len(found):
             return gone
         self.spent += len(found)
-        states = RowStates.of_one(gone).sparing(self.spared, self.rows.column_group)
+        states = States.of_one(gone).sparing(self.spared, self.rows.column_group)
         p = ModelOracle(self.rows).answer_states(self.x[None], states)
         return gone[self.rule.flipped(p, self.original)]
 

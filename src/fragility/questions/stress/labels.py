@@ -27,7 +27,7 @@ from fragility.base.progress import Report, progress_bar
 from fragility.base.text import BriefRepr
 from fragility.engines.choice import choose_oracle
 from fragility.engines.oracle import Oracle
-from fragility.evidence import EvidenceRows, RowStates
+from fragility.evidence import EvidenceRows, States
 from fragility.evidence.agreement import original_class
 from fragility.evidence.rows import input_digests, stacked
 from fragility.models.adapter import len_of
@@ -107,7 +107,7 @@ def run_stress_rows(
 def _fill_chunk(run: StressRun, part: slice, oracle: Oracle, layout: Layout, byte_budget: int) -> None:
     rows, protocol, draws = oracle.rows, run.protocol, np.arange(run.stress.draws)
     x, spared = rows.dense(part.start, part.stop), rows.spared(part.start, part.stop)
-    p = oracle.answer_states(x, RowStates.unmoved(len(x), rows.n_groups), byte_budget)
+    p = oracle.answer_states(x, States.unmoved(len(x), rows.n_groups), byte_budget)
     predicted = run.predicted[part] = original_class(rows, p, protocol.resolution, part)
     run.confidence[part] = p[np.arange(len(p)), predicted]
     run.margin[part] = reading_margin(p, predicted, "support", rows.offset, protocol.smoothing)
@@ -115,7 +115,7 @@ def _fill_chunk(run: StressRun, part: slice, oracle: Oracle, layout: Layout, byt
     for index, stressor in enumerate(run.stress.stressors):
         keys = row_keys(run.stress.seed, stressor.kind, run.id[part])
         drawn = stressor.stress_rows(x, keys, draws, layout)
-        if isinstance(drawn, RowStates):
+        if isinstance(drawn, States):
             p = oracle.answer_states(x, drawn.sparing(spared, rows.column_group), byte_budget)
         else:
             copies = drawn if spared is None else np.where(spared.cells[:, None], x[:, None], drawn)

@@ -24,7 +24,7 @@ from fragility.base.arrays import Booleans, Floats, Integers
 from fragility.base.errors import Advice, DataError, ProtocolError
 from fragility.base.schemas import Positive
 from fragility.base.text import BriefRepr
-from fragility.evidence import EvidenceRows, RowStates
+from fragility.evidence import EvidenceRows, States
 from fragility.protocol import Protocol
 from fragility.questions.stress.draws import Words, strikes, uniforms
 
@@ -73,7 +73,7 @@ class Stressor:
         """Readable name, with the severity if there is one."""
         return self.kind
 
-    def stress_rows(self, x: Floats, keys: Words, draws: Integers, layout: Layout) -> RowStates | Floats:
+    def stress_rows(self, x: Floats, keys: Words, draws: Integers, layout: Layout) -> States | Floats:
         """Return what each draw does to each row.
 
         Parameters
@@ -89,7 +89,7 @@ class Stressor:
 
         Returns
         -------
-        RowStates or array of shape (n, draws, d)
+        States or array of shape (n, draws, d)
             What takes its baseline, where lost values do; else the stressed copies themselves.
         """
         raise NotImplementedError
@@ -144,8 +144,8 @@ class Mask(_Severe):
     rate: float = 0.3
     kind = "mask"
 
-    def stress_rows(self, x: Floats, keys: Words, draws: Integers, layout: Layout) -> RowStates:
-        return RowStates.removals(strikes(keys, draws, np.arange(layout.n_groups), self.rate))
+    def stress_rows(self, x: Floats, keys: Words, draws: Integers, layout: Layout) -> States:
+        return States.removals(strikes(keys, draws, np.arange(layout.n_groups), self.rate))
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,9 +161,9 @@ class Dropout(_Severe):
     rate: float = 0.3
     kind = "dropout"
 
-    def stress_rows(self, x: Floats, keys: Words, draws: Integers, layout: Layout) -> RowStates:
+    def stress_rows(self, x: Floats, keys: Words, draws: Integers, layout: Layout) -> States:
         columns = np.arange(len(layout.column_group))
-        return RowStates.removals(strikes(keys, draws, columns, self.rate), by_column=True)
+        return States.removals(strikes(keys, draws, columns, self.rate), by_column=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,8 +313,8 @@ class Outages(Stressor, BriefRepr):
     def to_dict(self) -> dict[str, Any]:
         return {"kind": self.kind, "patterns": [list(p) for p in self.patterns], "counts": list(self.counts)}
 
-    def stress_rows(self, x: Floats, keys: Words, draws: Integers, layout: Layout) -> RowStates:
-        return RowStates.removals(self.removed_groups(layout)[self.draw_patterns(keys, draws)])
+    def stress_rows(self, x: Floats, keys: Words, draws: Integers, layout: Layout) -> States:
+        return States.removals(self.removed_groups(layout)[self.draw_patterns(keys, draws)])
 
     def draw_patterns(self, keys: Words, draws: Integers) -> Integers:
         """Return the pattern each draw takes.

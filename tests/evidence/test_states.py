@@ -7,7 +7,7 @@ from naive import naive_cell
 
 import fragility as fg
 from fragility.engines.oracle import ModelOracle
-from fragility.evidence import EvidenceRows, RowStates
+from fragility.evidence import EvidenceRows, States
 from fragility.protocol import bind
 
 
@@ -19,7 +19,7 @@ def rows(request) -> EvidenceRows:
     return bind(case.model, case.X_test[:6], fg.Protocol.fit(case.model, case.X_train, space=space))
 
 
-def ragged(rows: EvidenceRows, by_column: bool, severity: object) -> RowStates:
+def ragged(rows: EvidenceRows, by_column: bool, severity: object) -> States:
     """States of the first six rows: none of the third, and another number of each of the others."""
     draws = np.random.default_rng(1)
     owner = np.repeat(np.arange(6), [3, 1, 0, 7, 2, 5])
@@ -28,7 +28,7 @@ def ragged(rows: EvidenceRows, by_column: bool, severity: object) -> RowStates:
         severity = draws.choice([0.0, 0.3, 0.5, 0.8, 1.0], len(owner))
     elif severity == "by unit":
         severity = draws.random(moved.shape)
-    return RowStates(owner, moved, severity, by_column)
+    return States(owner, moved, severity, by_column)
 
 
 @pytest.mark.parametrize("by_column", [False, True], ids=["groups", "columns"])
@@ -44,7 +44,7 @@ def test_cells_follow_the_rule_one_by_one(rows, by_column, severity):
             np.testing.assert_equal(cells[i, j], naive_cell(x[owner, j], rows.baseline[j], by, rows.stepwise[j]))
 
 
-def severity_of(states: RowStates, i: int, unit: int) -> float:
+def severity_of(states: States, i: int, unit: int) -> float:
     if not states.moved[i, unit]:
         return 0.0
     if states.severity is None:
@@ -63,9 +63,9 @@ def test_no_answer_depends_on_the_byte_budget(rows):
 
 def test_states_of_rows_that_have_as_many_each(rows):
     moved = np.random.default_rng(0).random((6, 4, rows.n_groups)) < 0.5
-    states = RowStates.removals(moved)
+    states = States.removals(moved)
     assert states.owner.tolist() == [i for i in range(6) for _ in range(4)] and len(states) == 24
-    one = RowStates.of_one(moved[2])
+    one = States.of_one(moved[2])
     x = rows.dense()
     np.testing.assert_array_equal(rows.stressed(x[2:3], one), rows.stressed(x, states)[8:12])
-    np.testing.assert_array_equal(rows.stressed(x, RowStates.unmoved(6, rows.n_groups)), x)
+    np.testing.assert_array_equal(rows.stressed(x, States.unmoved(6, rows.n_groups)), x)
