@@ -7,6 +7,8 @@ known       (slots, bytes, BLOCK)  leaf numbers of x by tree; the last TOGETHER 
 sums        (outputs, BLOCK)       raw sums
 totals      (parts, BLOCK, LANES)  the same where a leaf holds a value for each output: LANES outputs side by side
 on_the_way  (parts, BLOCK)         sums of x before every tree whose place in the sequence is a multiple of STRIDE
+
+States of a certificate are ``scoring.PlaceStates``; those of rows with states of their own come as plain arrays.
 """
 
 from __future__ import annotations

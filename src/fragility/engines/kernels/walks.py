@@ -15,6 +15,8 @@ At a leaf each state of the set takes its value. Tests of other kinds (categorie
 What a walk needs of a node is its threshold and its word, explained in ``preparing``; the names for the word's parts
 are the first functions below. Helpers of numbers are inlined and cost nothing; one that takes arrays counts references
 to them, which the step from node to node cannot afford, so look-ups in arrays stay in the loop.
+
+States of a certificate are ``scoring.PackedStates``; those of rows with states of their own come as plain arrays.
 """
 
 from __future__ import annotations
