@@ -9,6 +9,7 @@ from collections import Counter
 import typer.main
 
 from fragility.cli import app
+from fragility.cli.group import describe_parameter
 
 MARKER = "<!-- the commands: written by docs/command_pages.py from their help when the site is built -->"
 SHARED_BY = 5  # an option that this many commands take in the same words is described once, in a table of its own
@@ -69,16 +70,9 @@ def _argument_rows(command) -> list[tuple[str, str]]:
 def _option_rows(command) -> list[tuple[str, str]]:
     rows = []
     for param in command.params:
-        if param.param_type_name != "option" or "--help" in param.opts:
-            continue
-        words = [param.help or ""]
-        if param.required:
-            words.append("Required.")
-        elif "(default" not in words[0] and not isinstance(param.default, bool | tuple | list | None):
-            words.append(f"(default {param.default})")
-        value = "" if param.is_flag else f" {param.metavar or 'N'}"
-        names = ", ".join(f"`{option}{value}`" for option in (*param.opts, *param.secondary_opts))
-        rows.append((names, _write_words(" ".join(words))))
+        if param.param_type_name == "option" and not {"--help", "--help-all"} & set(param.opts):
+            names, told = describe_parameter(param)
+            rows.append((", ".join(f"`{name}`" for name in names.split(", ")), _write_words(told)))
     return rows
 
 

@@ -10,7 +10,6 @@ import pipelines
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from fragility.analysis.ranking.comparison import compare_scores
@@ -28,8 +27,7 @@ from fragility.analysis.ranking.evaluating import (
 from fragility.analysis.ranking.metrics import auroc
 from fragility.auditing.pipeline import audit
 from fragility.base.errors import DataError, FragilityError, ModelError
-from fragility.cli import evaluate as commands
-from fragility.cli.options import expand_groups
+from fragility.cli import app
 from fragility.engines.oracle import ModelOracle
 from fragility.protocol import Protocol, bind
 from fragility.questions.modes.losses import assess_modes
@@ -278,14 +276,6 @@ def test_wrong_requests_are_refused(case, certs):
 
 
 @pytest.fixture(scope="module")
-def app():
-    made = typer.Typer()
-    for command in (commands.stress, commands.evaluate):
-        made.command(command.__name__)(expand_groups(command))
-    return made
-
-
-@pytest.fixture(scope="module")
 def folder(tmp_path_factory, case, certs, truth):
     path = tmp_path_factory.mktemp("evaluate")
     joblib.dump(case.model, path / "model.joblib")
@@ -299,15 +289,15 @@ def folder(tmp_path_factory, case, certs, truth):
     return path
 
 
-def run(app, folder, *words):
+def run(folder, *words):
     common = ["--model", folder / "model.joblib", "--trust", "--data", folder / "test.parquet", "--target", "risk"]
     return CliRunner().invoke(app, [str(word) for word in [*words, *common]])
 
 
-def test_evaluate_command(app, folder, tmp_path):
+def test_evaluate_command(folder, tmp_path):
     options = ["--tau-confidence", 0.7, "--tau-collapse", 0.3, "--validation", folder / "valid.parquet"]
-    files = ["--json", tmp_path / "e.json", "--csv", tmp_path / "e.csv"]
-    done = run(app, folder, "evaluate", folder / "audit", *options, *files)
+    files = ["--out", tmp_path / "e.json", "--out", tmp_path / "e.csv"]
+    done = run(folder, "evaluate", folder / "audit", *options, *files)
     assert done.exit_code == 0, done.output
     document = json.loads((tmp_path / "e.json").read_text())
     assert document["verdict"]["sentence"] in done.stdout
@@ -317,30 +307,37 @@ def test_evaluate_command(app, folder, tmp_path):
 
 
 @pytest.mark.parametrize("source", ["audit", "audit/protocol-*.json"])
-def test_stress_command(app, folder, tmp_path, source):
+def test_labels_command(folder, tmp_path, source):
     (declared,) = folder.glob(source)
-    done = run(app, folder, "stress", declared, "--tau-confidence", 0.7, "--out", tmp_path / "labels.parquet")
+    done = run(folder, "evaluate", "labels", declared, "--tau-confidence", 0.7, "--out", tmp_path / "labels.parquet")
     assert done.exit_code == 0, done.output
     table = pq.read_table(tmp_path / "labels.parquet").to_pandas()
     assert f"{int(table['brittle'].sum()):8d}  brittle rows" in done.stdout
     assert "Label-noise ceiling" in done.stdout
 
 
-def test_stress_command_with_an_outage_log(app, folder, tmp_path):
+def test_labels_command_with_an_outage_log(folder, tmp_path):
     done = run(
-        app, folder, "stress", folder / "audit", "--outages", folder / "outages.csv", "--out", tmp_path / "l.csv"
+        folder,
+        "evaluate",
+        "labels",
+        folder / "audit",
+        "--outages",
+        folder / "outages.csv",
+        "--out",
+        tmp_path / "l.csv",
     )
     assert done.exit_code == 0, done.output
     assert {"kappa_outages", "flip_outages"} <= set(pd.read_csv(tmp_path / "l.csv").columns)
 
 
-def test_stress_command_with_markers(app, folder, tmp_path):
+def test_labels_command_with_markers(folder, tmp_path):
     words = ["--outages", folder / "train.parquet", "--markers", "no checking,no known savings"]
-    done = run(app, folder, "stress", folder / "audit", *words)
+    done = run(folder, "evaluate", "labels", folder / "audit", *words)
     assert done.exit_code == 0, done.output
     (tmp_path / "markers.json").write_text(json.dumps({"checking_status": ["no checking"]}))
     words = ["--outages", folder / "train.parquet", "--markers", tmp_path / "markers.json"]
-    assert run(app, folder, "stress", folder / "audit", *words).exit_code == 0
+    assert run(folder, "evaluate", "labels", folder / "audit", *words).exit_code == 0
 
 
 @pytest.mark.parametrize(
@@ -351,7 +348,7 @@ def test_stress_command_with_markers(app, folder, tmp_path):
         (["--rule", "some"], "rule of a stress must be one of"),
     ],
 )
-def test_wrong_options_are_refused(app, folder, words, message):
-    done = run(app, folder, "stress", folder / "audit", *words)
+def test_wrong_options_are_refused(folder, words, message):
+    done = run(folder, "evaluate", "labels", folder / "audit", *words)
     assert isinstance(done.exception, FragilityError)
     assert message in str(done.exception)

@@ -102,7 +102,7 @@ def test_the_demo_needs_no_extra_and_says_which_one_a_suggestion_needs(tmp_path)
         (["fastapi", "uvicorn"], ["review", "AUDIT"], "review"),
         (["fastapi", "uvicorn"], ["serve", "m.skops", "--protocol", "p.json"], "serve"),
         (["prometheus_client"], ["serve", "m.skops", "--protocol", "p.json"], "serve"),
-        (["securesystemslib"], ["keygen", "--out", "KEY"], "sign"),
+        (["securesystemslib"], ["sign", "keys", "--out", "KEY"], "sign"),
         (["ray"], ["audit", "m.skops", "rows.parquet", "--out", "a", "--on", "ray"], "ray"),
         (["pyspark"], ["audit", "m.skops", "rows.parquet", "--out", "a", "--on", "spark"], "spark"),
         (["onnx", "onnxruntime"], ["audit", "GRAPH", "rows.parquet", "--out", "a", "--train", "train.parquet"], "onnx"),

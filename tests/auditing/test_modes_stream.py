@@ -189,17 +189,17 @@ def test_the_command_assesses_some_confident_rows_and_says_so(files, tmp_path):
     assert told in " ".join(done.out.split())
     shown = run("show", tmp_path / "audit", "--row", audit.modes_ids[0])
     assert "exposure to wrong values" in shown.out and "exposure to noisy values" in shown.out
-    best = run("top", tmp_path / "audit", "--by", "wrong", "-n", "3")
+    best = run("show", tmp_path / "audit", "--score", "wrong", "-n", "3")
     assert best.code == 0 and "if wrong" in best.out
-    none = run("top", tmp_path / "audit", "--by", "wrong", "--min-confidence", "1.0")
+    none = run("show", tmp_path / "audit", "--score", "wrong", "--min-confidence", "1.0")
     assert "has its failure modes assessed" in " ".join(none.out.split())
 
 
 def test_the_command_finds_stability_intervals(files, tmp_path):
     for wrong in ("0", "some", "-3"):
-        told = refuse(*audit_with(files, tmp_path / "audit", "--no-modes", f"--intervals={wrong}"))
+        told = refuse(*audit_with(files, tmp_path / "audit", "--modes", "none", f"--intervals={wrong}"))
         assert f"--intervals must be all, or how many confident rows to search at most, got '{wrong}'" in told
-    options = ("--no-modes", "--no-lattice", "--other-baselines", "none")
+    options = ("--modes", "none", "--lattice", "none", "--other-baselines", "none")
     done = run(*audit_with(files, tmp_path / "audit", "--intervals", "5", *options))
     audit = fg.open_audit(tmp_path / "audit")
     assert done.code == 0 and audit.manifest.intervals.most_exposed == 5 and len(audit.intervals_ids) == 5
@@ -215,13 +215,13 @@ def test_the_command_finds_stability_intervals(files, tmp_path):
 
 
 def test_the_command_assesses_every_row_or_none(files, tmp_path):
-    done = run(*audit_with(files, tmp_path / "all", "--modes"))
+    done = run(*audit_with(files, tmp_path / "all", "--modes", "all"))
     assert done.code == 0 and f"of all {ROWS} predictions" in done.out
     assert fg.open_audit(tmp_path / "all").manifest.modes.most_confident is None
-    done = run(*audit_with(files, tmp_path / "none", "--no-modes"))
+    done = run(*audit_with(files, tmp_path / "none", "--modes", "none"))
     assert done.code == 0 and "failure modes" not in done.out
     assert fg.open_audit(tmp_path / "none").manifest.modes is None
-    told = refuse("top", tmp_path / "none", "--by", "wrong")
+    told = refuse("show", tmp_path / "none", "--score", "wrong")
     assert "do not say what the failure mode 'wrong' costs: audit with --modes" in told
 
 
@@ -239,7 +239,7 @@ def test_a_protocol_without_modes_is_audited_without_them(case, files, tmp_path)
     words[words.index("")] = tmp_path / "audit"
     assert run(*words).code == 0
     assert fg.open_audit(tmp_path / "audit").manifest.modes is None
-    assert "declares no failure modes" in refuse(*words, "--overwrite", "--modes")
+    assert "declares no failure modes" in refuse(*words, "--overwrite", "--modes", "all")
 
 
 def test_protocol_show_lists_the_modes(files, protocol):
@@ -253,7 +253,7 @@ def test_protocol_show_lists_the_modes(files, protocol):
 def test_a_model_that_is_rarely_sure_is_not_judged_by_a_few_rows(files, tmp_path):
     """Where confident begins is declared once, and every later step counts by it."""
     words = ["audit", files / "model.joblib", files / "rows.parquet", "--train", files / "rows.parquet", "--id", "loan"]
-    quick = ["--trust", "--no-lattice", "--no-modes", "--depth", "2"]
+    quick = ["--trust", "--lattice", "none", "--modes", "none", "--depth", "2"]
     done = run(*words, *quick, "--min-confidence", "0.999", "--out", tmp_path / "strict")
     told = " ".join(done.out.split())
     assert done.code == 0 and "confident, too few to judge the model by; an audit with a lower limit" in told, done.err
@@ -266,6 +266,6 @@ def test_a_model_that_is_rarely_sure_is_not_judged_by_a_few_rows(files, tmp_path
     assert f"{sure} predictions are at least 60% confident" in done.out and "too few to judge" not in done.out
     assert audit.summary()["confident"].count == sure == fg.Report.of(audit).summary.audits[0].confident.rows
     assert len(audit.baselines) == min(sure, 500) and fg.Gate.derive(audit).min_confidence == 0.6
-    assert f"({sure / len(audit):.1%})" in run("compare", tmp_path / "audit", tmp_path / "audit").out
+    assert f"({sure / len(audit):.1%})" in run("report", tmp_path / "audit", tmp_path / "strict").out
     with pytest.raises(ProtocolError, match="min_confidence must be a number of at least 0 and below 1, got 1"):
         replace(audit.protocol, min_confidence=1)

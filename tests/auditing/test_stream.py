@@ -644,8 +644,8 @@ def test_the_command_line_resumes(case, rows, protocol, tmp_path, monkeypatch) -
         given = ["--model", tmp_path / "model.joblib", "--trust", "--data", tmp_path / "rows.parquet"]
         checked = run("verify", tmp_path / folder, *given)
         assert checked.code == 0 and "every claim of all 400 certificates holds" in checked.out
-        assert run("top", tmp_path / folder).code == run("show", tmp_path / folder, "--row", "7").code == 0
-    assert run("compare", tmp_path / "a", tmp_path / "b").code == 0
+        assert run("show", tmp_path / folder).code == run("show", tmp_path / folder, "--row", "7").code == 0
+    assert run("report", tmp_path / "a", tmp_path / "b").code == 0
 
 
 def test_an_audit_interrupted_in_its_report_is_not_made_again(case, rows, protocol, tmp_path, monkeypatch) -> None:
@@ -672,7 +672,12 @@ def test_an_audit_interrupted_in_its_report_is_not_made_again(case, rows, protoc
         assert run(*words, "--resume").code == 0
         assert (tmp_path / "a" / "report.html").exists()
         assert {name: data for name, data in content(tmp_path / "a").items() if name in made} == made
-        for other in (["--part-rows", "100"], ["--claims", "summary"], ["--no-lattice"], ["--other-baselines", "none"]):
+        for other in (
+            ["--part-rows", "100"],
+            ["--claims", "summary"],
+            ["--lattice", "none"],
+            ["--other-baselines", "none"],
+        ):
             assert run(*words, *other, "--resume").code == 130  # another audit, which is made
         rows[1:].to_parquet(tmp_path / "rows.parquet")
         assert run(*words, "--resume").code == 130

@@ -53,7 +53,7 @@ def test_rows_selects_a_slice(made, tmp_path):
 def test_audit_ends_with_numbers_and_a_next_step(made, tmp_path):
     done = run(*audit_words(made), "--rows", "5", "--out", tmp_path / "audit")
     assert "5 certificates in" in done.out
-    assert f"next: fragility top {tmp_path / 'audit'}" in done.err
+    assert f"next: fragility show {tmp_path / 'audit'}" in done.err
 
 
 def test_audit_names_the_fields_whose_baseline_no_row_has(made, tmp_path):
@@ -114,56 +114,57 @@ def test_show_accepts_a_row_number_where_ids_are_numbers(made, tmp_path):
     assert "row 3:" in run("show", tmp_path / "audit", "--row", "3").out
 
 
-def test_top_lists_the_most_fragile_confident_predictions(made):
-    done = run("top", made / "audit", "-n", "3", "--min-confidence", "0.7")
+def test_show_lists_the_most_fragile_confident_predictions(made):
+    done = run("show", made / "audit", "-n", "3", "--min-confidence", "0.7")
     certs = fg.Certificates.load(made / "audit").most_fragile(3, min_confidence=0.7)
     places = [done.out.index(str(cert.id)) for cert in certs]
     assert done.code == 0 and places == sorted(places)
 
 
-def test_top_says_when_nothing_is_confident(made):
-    done = run("top", made / "audit", "--min-confidence", "1.0")
+def test_show_says_when_nothing_is_confident(made):
+    done = run("show", made / "audit", "--min-confidence", "1.0")
     assert done.code == 0 and "none of the 60 predictions" in done.out
     surest = max(cert.confidence for cert in fg.Certificates.load(made / "audit"))
     assert f"the surest has {surest:.1%}, and --min-confidence takes less sure ones" in " ".join(done.out.split())
 
 
-def test_top_of_an_audit_without_rows_says_so(made, tmp_path):
+def test_show_of_an_audit_without_rows_says_so(made, tmp_path):
     fg.Certificates.load(made / "audit").take([]).save(tmp_path / "empty")
-    done = run("top", tmp_path / "empty")
+    done = run("show", tmp_path / "empty")
     assert done.code == 0 and done.out == "none of the 0 predictions reaches a confidence of 90%\n"
 
 
-def test_compare_shows_audits_side_by_side(made, tmp_path):
+def test_a_report_of_audits_shows_them_side_by_side(made, tmp_path):
     run(*audit_words(made), "--baseline", "typical", "--out", tmp_path / "again")
-    words = ["compare", made / "audit", tmp_path / "again"]
+    words = ["report", made / "audit", tmp_path / "again"]
     done = run(*words, "--labels", made / "test.parquet", *COLUMNS)
     assert done.code == 0
-    for measure in ("accuracy", "mean flip budget k*", "targeted (RCMA)", "mean FDS", "flip after one group"):
+    for measure in ("accuracy", "mean flip budget k*", "targeted loss (RCMA)", "mean FDS", "flip after one group"):
         assert measure in done.out
     truth = pd.read_parquet(made / "test.parquet")["risk"]
     predicted = fg.Certificates.load(made / "audit").to_pandas()["predicted"]
     assert f"{np.mean(truth.to_numpy() == predicted.to_numpy()):.1%}" in done.out
-    assert "differ" not in done.err
+    assert "cover different rows" not in done.out and "another protocol" not in done.out
 
 
-def test_compare_marks_audits_that_do_not_compare_above_the_table(made, tmp_path):
+def test_audits_that_do_not_compare_are_marked_above_everything(made, tmp_path):
     run(*audit_words(made), "--baseline", "zero", "--out", tmp_path / "zero")
-    done = run("compare", made / "audit", tmp_path / "zero")
+    done = run("report", made / "audit", tmp_path / "zero")
     assert done.code == 0
-    first = done.out.splitlines()[0]
-    assert first.startswith("NOT COMPARABLE: ") and " against zero)" in first and "not the model's" in first
+    told = " ".join(done.out.split())
+    assert told.startswith("Not comparable: "), told[:200]
+    assert " against zero)" in told and "may come from the protocol, not from the model" in told
     assert "no longer flip early" not in done.out and "flip early under the first protocol only" in done.out
 
 
-def test_compare_warns_about_scales_and_rows_that_differ(made, tmp_path):
+def test_scales_and_rows_that_differ_are_told(made, tmp_path):
     run(*audit_words(made), "--depth", "2", "--rows", "7", "--out", tmp_path / "short")
-    done = run("compare", made / "audit", tmp_path / "short")
+    done = run("report", made / "audit", tmp_path / "short")
     assert done.code == 0
-    assert "not on the same scale" in done.err and "different rows" in done.err
+    assert "not on the same scale" in " ".join(done.out.split()) and "cover different rows" in done.out
 
 
-@pytest.mark.parametrize(("words", "searched"), [([], None), (["--lattice"], 60), (["--no-lattice"], 0)])
+@pytest.mark.parametrize(("words", "searched"), [([], None), (["--lattice", "all"], 60), (["--lattice", "none"], 0)])
 def test_the_most_exposed_rows_are_searched_unless_said_otherwise(made, tmp_path, words, searched):
     done = run(*audit_words(made), *words, "--out", tmp_path / "a")
     assert done.code == 0, done.err
@@ -171,7 +172,7 @@ def test_the_most_exposed_rows_are_searched_unless_said_otherwise(made, tmp_path
     confident = int((certs.claims.confidence >= 0.9).sum())
     assert len(certs.searched_ids) == (confident if searched is None else searched)
     which = "the predictions" if words else f"the {confident} most exposed confident predictions"
-    assert (f"smallest failing sets of {which}: for " in done.out) == (words != ["--no-lattice"])
+    assert (f"smallest failing sets of {which}: for " in done.out) == (words != ["--lattice", "none"])
     assert ("smallest failing set" in run("show", tmp_path / "a", "--row", certs[0].id).out) == bool(certs.searched_ids)
 
 
@@ -197,8 +198,8 @@ def test_what_other_baselines_cost_a_black_box_is_said_first(made, tmp_path):
 
 
 def test_rates_need_the_search(made, tmp_path):
-    said = refuse(*audit_words(made), "--rates", "0.05", "--no-lattice", "--out", tmp_path / "a")
-    assert "--rates needs the search that --no-lattice leaves out" in said
+    said = refuse(*audit_words(made), "--rates", "0.05", "--lattice", "none", "--out", tmp_path / "a")
+    assert "--rates needs the search that --lattice none leaves out" in said
 
 
 def test_verify_exits_0_when_every_claim_holds(made):
@@ -242,8 +243,15 @@ def test_protocol_is_written_shown_and_checked(made, tmp_path):
     assert "Baselines are in the units of the model's own columns, after its preprocessing" in shown.out
     assert run("protocol", "write", tmp_path / "raw.json", *source, "--space", "raw").code == 0
     assert "Baselines are raw values." in run("protocol", "show", tmp_path / "raw.json").out
-    checked = run("protocol", "check", file, "--model", made / "model.skops", "--data", made / "test.parquet", *COLUMNS)
-    assert checked.code == 0 and "60 rows" in checked.out
+    asked = ["--model", made / "model.skops", "--data", made / "test.parquet", *COLUMNS]
+    checked = run("verify", file, *asked)
+    assert checked.code == 0 and "it fits 60 rows: " in checked.out
+    assert "not checked: that the protocol is fitted on training rows" in checked.out
+    assert "not checked" not in run("verify", file, *asked, "--train", made / "train.parquet").out
+    other = run("verify", file, *asked, "--train", made / "test.parquet")
+    assert other.code == 1 and "the protocol is not fitted on these training rows" in other.out
+    pd.read_parquet(made / "test.parquet").drop(columns="age").to_parquet(tmp_path / "less.parquet")
+    assert "'age'" in refuse("verify", file, *asked[:2], "--data", tmp_path / "less.parquet", *COLUMNS)
 
 
 def test_the_papers_protocol(made, tmp_path):
@@ -633,17 +641,18 @@ def test_show_of_an_unknown_row(made):
     assert "'nobody'" in refuse("show", made / "audit", "--row", "nobody")
 
 
-@pytest.mark.parametrize("command", [["show", "--row", "1"], ["top"]])
+@pytest.mark.parametrize("command", [["show", "--row", "1"], ["show"]])
 def test_a_folder_that_is_no_audit(tmp_path, command):
     assert "manifest" in refuse(command[0], tmp_path, *command[1:])
 
 
-def test_compare_needs_two_audits(made):
-    assert "two folders" in refuse("compare", made / "audit")
+def test_labels_need_the_name_of_their_column(made, tmp_path):
+    run(*audit_words(made), "--rows", "5", "--out", tmp_path / "few")
+    assert "--target" in refuse("report", made / "audit", tmp_path / "few", "--labels", made / "test.parquet")
 
 
-def test_compare_with_labels_but_no_target(made):
-    assert "--target" in refuse("compare", made / "audit", made / "audit", "--labels", made / "test.parquet")
+def test_rows_of_one_audit_are_no_table(made, tmp_path):
+    assert "must end in .txt or .md or .html or .json" in refuse("report", made / "audit", "--out", tmp_path / "a.csv")
 
 
 def test_an_error_nobody_foresaw_is_one_sentence_too(made, out, monkeypatch):

@@ -52,13 +52,15 @@ def test_prove_overwrites_nothing_precious(precious):
     folder, kinds = precious
     for name, kind in kinds.items():
         before = (folder / name).read_bytes()
-        said = refuse("prove", folder / "audit", "--row", "L0703", "--out", folder / name)
+        said = refuse("sign", "prove", folder / "audit", "--row", "L0703", "--out", folder / name)
         assert f"--out {folder / name} is {kind}, which is never overwritten; choose another name" in said
         with pytest.raises(fg.FragilityError, match=f"it is {kind}, which is never overwritten"):
             fg.prove(folder / "audit", "L0703", folder / name)
         assert (folder / name).read_bytes() == before
-    assert run("prove", folder / "audit", "--row", "L0703", "--out", folder / "proof.json").code == 0
-    assert run("prove", folder / "audit", "--row", "L0704", "--out", folder / "proof.json").code == 0  # its own kind
+    assert run("sign", "prove", folder / "audit", "--row", "L0703", "--out", folder / "proof.json").code == 0
+    assert (
+        run("sign", "prove", folder / "audit", "--row", "L0704", "--out", folder / "proof.json").code == 0
+    )  # its own kind
 
 
 @pytest.mark.parametrize("name", ["audit/manifest.json", "key.json", "booster.json", "link.json"])
@@ -70,7 +72,7 @@ def test_other_commands_overwrite_nothing_precious(precious, made, name):
         ["report", folder / "audit", "--out", folder / name],
         ["protocol", "write", folder / name, "--model", made / "model.skops", "--train", made / "train.parquet",
          *COLUMNS],
-        ["reliability", folder / "audit", *rows, "--rates", "0.1", "--json", folder / name],
+        ["reliability", folder / "audit", *rows, "--rates", "0.1", "--out", folder / name],
     ]  # fmt: skip
     for words in commands:
         assert f"is {kinds[name]}, which is never overwritten" in refuse(*words), words
@@ -90,7 +92,7 @@ def test_sign_does_not_write_through_a_link(precious):
 
 def stress_words(folder, data):
     """A command that reads its rows at once, not part by part as `audit` does."""
-    return ["stress", folder / "audit", "--model", folder / "model.skops", "--data", data, *COLUMNS]
+    return ["evaluate", "labels", folder / "audit", "--model", folder / "model.skops", "--data", data, *COLUMNS]
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
@@ -104,7 +106,7 @@ def test_a_pipe_or_device_in_an_audit_is_refused(made, tmp_path, which, what):
         os.mkfifo(path)
     else:
         path.symlink_to("/dev/zero")
-    assert f"cannot read {path}: it is not a regular file" in refuse("top", audit)
+    assert f"cannot read {path}: it is not a regular file" in refuse("show", audit)
     done = run(*[audit if word == made / "audit" else word for word in verify_words(made)])
     assert done.code in (1, 2) and "it is not a regular file" in done.out + done.err
 
@@ -179,11 +181,11 @@ def test_ids_cannot_command_the_terminal(table, model, made, tmp_path):
     rows["duration"] += 1  # so that claims do not hold
     rows.to_parquet(tmp_path / "other.parquet")
     for words in (
-        ["top", tmp_path / "audit", "--min-confidence", "0"],
+        ["show", tmp_path / "audit", "--min-confidence", "0"],
         ["show", tmp_path / "audit", "--row", rows["loan"][3]],
         ["show", tmp_path / "audit", "--row", CLEAR],
         ["verify", tmp_path / "audit", "--model", made / "model.skops", "--data", tmp_path / "other.parquet", *COLUMNS],
-        ["compare", made / "audit", tmp_path / "audit"],
+        ["report", made / "audit", tmp_path / "audit"],
     ):
         done = run(*words)
         said = done.out + done.err

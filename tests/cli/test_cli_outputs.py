@@ -50,7 +50,7 @@ def test_interrupted_while_the_library_is_imported(made, tmp_path):
 
 def test_interrupted_while_reading(made, tmp_path):
     """A command that writes nothing need not say so."""
-    done = interrupted(["top", made / "audit"], "pandas", tmp_path)
+    done = interrupted(["show", made / "audit"], "pandas", tmp_path)
     assert (done.returncode, done.stderr) == (130, "fragility: interrupted\n")
 
 
@@ -63,12 +63,20 @@ def test_an_interrupted_demo_leaves_nothing(tmp_path):
 
 
 def test_interrupted_after_the_first_of_two_files(made, tmp_path):
-    words = ["calibrate", made / "model.joblib", made / "test.parquet", "--trust", "--protocol", made / "audit"]
-    files = ["--out", "correction.json", "--test", made / "test.parquet", "--picture", "reliability.png"]
+    words = [
+        "reliability",
+        made / "audit",
+        "--model",
+        made / "model.joblib",
+        "--trust",
+        "--data",
+        made / "test.parquet",
+    ]
+    files = ["--rates", "0.1", "--out", "lost.json", "--out", "fields.png"]
     done = interrupted([*words, *COLUMNS, *files], "matplotlib", tmp_path)
     assert done.returncode == 130
-    assert done.stderr == "fragility: interrupted; written by then, perhaps not to the end: correction.json\n"
-    assert (tmp_path / "correction.json").exists() and not (tmp_path / "reliability.png").exists()
+    assert done.stderr.endswith("fragility: interrupted; written by then, perhaps not to the end: lost.json\n")
+    assert (tmp_path / "lost.json").exists() and not (tmp_path / "fields.png").exists()
 
 
 def test_what_was_written_is_read_from_the_disk(tmp_path):
@@ -125,18 +133,16 @@ def test_a_folder_without_permission(made, tmp_path):
 def file_commands(made, tmp_path) -> dict[str, list[object]]:
     """Command and option -> words that end just before the file to write."""
     source = ["--model", made / GONE, "--data", made / "test.parquet", *COLUMNS]
-    calibrate = ["calibrate", made / GONE, made / "test.parquet", "--protocol", made / "audit", "--target", "risk"]
-    correction = ["--out", tmp_path / "correction.json"]
+    missing = ["evaluate", "missing", made / GONE, made / "test.parquet", "--protocol", made / "audit"]
     return {
         "protocol write FILE": [
             "protocol", "write", "--model", made / GONE, "--train", made / "train.parquet", *COLUMNS
         ],
-        "stress --out": ["stress", made / "audit", *source, "--out"],
-        "evaluate --json": ["evaluate", made / "audit", *source, "--json"],
-        "evaluate --csv": ["evaluate", made / "audit", *source, "--csv"],
-        "calibrate --out": [*calibrate, "--out"],
-        "calibrate --picture": [*calibrate, *correction, "--test", made / "test.parquet", "--picture"],
-        "calibrate --probabilities": [*calibrate, *correction, "--apply", made / "test.parquet", "--probabilities"],
+        "evaluate labels --out": ["evaluate", "labels", made / "audit", *source, "--out"],
+        "evaluate --out": ["evaluate", made / "audit", *source, "--out"],
+        "evaluate missing --out": [*missing, "--out"],
+        "reliability --out": ["reliability", made / "audit", *source, "--rates", "0.1", "--out"],
+        "parity --example": ["parity", made / GONE, made / "model.skops", *source[2:], "--example"],
     }  # fmt: skip
 
 
@@ -152,7 +158,7 @@ def test_files_that_cannot_be_written_are_refused_before_the_work(made, tmp_path
     assert f"make {tmp_path / 'gone'} first" in refuse(*words, tmp_path / "gone" / "file.csv")
 
 
-@pytest.mark.parametrize("command", [name for name in FILES if name not in ("protocol write FILE",)])
+@pytest.mark.parametrize("command", [name for name in FILES if name not in ("protocol write FILE", "parity --example")])
 def test_no_command_writes_over_what_it_reads(made, tmp_path, command):
     words = file_commands(made, tmp_path)[command]
     before = (made / "test.parquet").read_bytes()
@@ -161,9 +167,13 @@ def test_no_command_writes_over_what_it_reads(made, tmp_path, command):
 
 
 def test_two_outputs_need_two_files(made, tmp_path):
-    words = file_commands(made, tmp_path)["evaluate --json"]
-    said = refuse(*words, tmp_path / "x.txt", "--csv", tmp_path / "x.txt")
-    assert "--csv and --json both name" in said
+    words = file_commands(made, tmp_path)["parity --example"]
+    said = refuse(*words, tmp_path / "x.csv", "--out", tmp_path / "x.csv")
+    assert f"--example and --out (.csv) both name {tmp_path / 'x.csv'}; give --example a file of its own" in said
+    words = file_commands(made, tmp_path)["evaluate --out"]
+    said = refuse(*words, tmp_path / "x.json", "--out", tmp_path / "y.json")
+    assert "--out names two files of the same kind; name each kind once: .json, .txt, .parquet or .csv" in said
+    assert "must end in .json or .txt" in refuse(*words, tmp_path / "x.xlsx")
 
 
 @pytest.mark.slow

@@ -178,7 +178,7 @@ def test_a_warning_is_one_line_without_source_code(made, tmp_path):
     ("words", "sentence"),
     [
         (["audit", "--trian", "x"], "there is no option --trian; did you mean --train? (see fragility audit --help)"),
-        (["top", "audit/", "--colour"], "there is no option --colour (see fragility top --help)"),
+        (["show", "audit/", "--blue"], "there is no option --blue (see fragility show --help)"),
         (["adit"], "there is no command adit; did you mean audit? (see fragility --help)"),
         (["stduy"], "there is no command stduy; did you mean study? (see fragility --help)"),
         (["zzz"], "there is no command zzz (see fragility --help)"),
@@ -186,11 +186,8 @@ def test_a_warning_is_one_line_without_source_code(made, tmp_path):
         (["--verison"], "there is no option --verison; did you mean --version? (see fragility --help)"),
         (["audit"], "MODEL is missing (see fragility audit --help)"),
         (["audit", "m.skops", "d.csv"], "--out DIR is missing (see fragility audit --help)"),
-        (
-            ["verify", "audit/", "--data", "d"],
-            "--model MODEL is missing: claims are recomputed with --model and --data; --public-key alone "
-            "says who signed",
-        ),
+        (["sign", "kyes", "--out", "k"], "there is no option --out (see fragility sign --help)"),
+        (["top", "audit/"], "there is no command top (see fragility --help)"),
         (["audit", "m", "d", "--out"], "option --out requires an argument (see fragility audit --help)"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -202,7 +199,7 @@ def test_mistyped_words_get_one_sentence(words, sentence):
 def test_impossible_values_get_one_sentence():
     assert "--depth" in refuse("audit", "m.skops", "d.csv", "--out", "x", "--depth", "0")
     assert "--depth" in refuse("audit", "m.skops", "d.csv", "--out", "x", "--depth", "many")
-    assert "(surplus)" in refuse("top", "audit/", "surplus")
+    assert "(surplus)" in refuse("show", "audit/", "surplus")
 
 
 @pytest.mark.parametrize("words", [[], ["protocol"], ["study"]], ids=" ".join)
@@ -215,13 +212,11 @@ def test_help_groups_the_commands():
     shown = run("--help").out
     for panel, commands in {
         "Start here": ["demo"],
-        "Declare, audit, verify": ["audit", "verify", "parity", "protocol"],
-        "At decision time": ["serve", "without"],
-        "Read certificates": ["show", "top", "compare", "report", "review", "review export"],
-        "Judge and correct": [
-            *("stress", "evaluate", "policy", "gate", "gate init", "watch"),
-            *("reliability", "harden", "calibrate"),
-        ],
+        "Declare, audit, verify": ["audit", "verify", "protocol"],
+        "Read and decide": ["show", "report", "policy", "review"],
+        "Judge and correct": ["gate", "evaluate", "reliability", "harden"],
+        "Deploy": ["parity", "serve", "watch"],
+        "Sign and hand over": ["sign", "pack"],
         "From other packages": ["bench", "study"],
     }.items():
         part = shown[shown.index(panel) :].split("╰")[0]
@@ -265,15 +260,23 @@ def test_a_merge_threshold_needs_merged_groups(made, tmp_path):
     assert run(*write_words(made, tmp_path, "--groups", "merged", "--merge-threshold", 0.5)).code == 0
 
 
-def test_compare_refuses_columns_of_a_table_it_was_not_given(made):
+def test_a_report_refuses_columns_of_a_table_it_was_not_given(made):
     for option in ("--target", "--id"):
-        assert "--labels" in refuse("compare", made / "audit", made / "audit", option, "risk")
+        assert "--labels" in refuse("report", made / "audit", option, "risk")
 
 
-@pytest.mark.parametrize("command", ["stress", "evaluate"])
+@pytest.mark.parametrize("command", ["evaluate labels", "evaluate"])
 def test_recorded_outages_have_no_severity(made, tmp_path, command):
     pd.DataFrame({"event": [1, 2], "field": ["age", "purpose"]}).to_csv(tmp_path / "log.csv", index=False)
-    words = [command, made / "audit", "--model", made / "model.skops", "--data", made / "test.parquet", *COLUMNS]
+    words = [
+        *command.split(),
+        made / "audit",
+        "--model",
+        made / "model.skops",
+        "--data",
+        made / "test.parquet",
+        *COLUMNS,
+    ]
     said = refuse(*words, "--outages", tmp_path / "log.csv", "--severity", "0.3")
     assert "--severity" in said and "--outages" in said
     assert "--outages" in refuse(*words, "--markers", "?")
@@ -282,9 +285,17 @@ def test_recorded_outages_have_no_severity(made, tmp_path, command):
     )
 
 
-@pytest.mark.parametrize("command", ["stress", "evaluate"])
+@pytest.mark.parametrize("command", ["evaluate labels", "evaluate"])
 def test_stressors_are_named_and_donors_belong_to_one(made, command):
-    words = [command, made / "audit", "--model", made / "model.skops", "--data", made / "test.parquet", *COLUMNS]
+    words = [
+        *command.split(),
+        made / "audit",
+        "--model",
+        made / "model.skops",
+        "--data",
+        made / "test.parquet",
+        *COLUMNS,
+    ]
     assert "--stressors must be among mask, dropout, noise, donor, with commas between, got 'storm'" in refuse(
         *words, "--stressors", "mask,storm"
     )
@@ -298,26 +309,26 @@ def test_a_policy_by_failure_mode(made, tmp_path):
     given = ["--model", made / "model.skops", "--data", made / "test.parquet", *COLUMNS]
     wrong = ["--stressors", "donor", "--donors", made / "train.parquet", "--draws", 2]
     labels, file = tmp_path / "labels.parquet", tmp_path / "policy.json"
-    assert run("stress", made / "audit", *given, *wrong, "--out", labels).code == 0
-    done = run("policy", made / "audit", "--labels", labels, "--by", "wrong", "--risk", 0.9, "--out", file)
+    assert run("evaluate", "labels", made / "audit", *given, *wrong, "--out", labels).code == 0
+    done = run("policy", made / "audit", "--stress", labels, "--score", "wrong", "--risk", 0.9, "--out", file)
     assert done.code == 0 and "for the declared stress (donor(0.3))" in done.out and "would match it" not in done.err
     written = json.loads(file.read_text())
     assert written["by"] == "wrong" and written["unscored"] == 0
     written["rules"][0] |= {"threshold": 0.0}
     file.write_text(json.dumps(written))
-    listed = run("top", made / "audit", "--policy", file)
+    listed = run("show", made / "audit", "--policy", file)
     assert listed.code == 0 and "if wrong" in listed.out and "with exposure to wrong values of at least 0" in listed.err
-    other = run("policy", made / "audit", "--labels", labels, "--by", "noisy", "--risk", 0.9)
+    other = run("policy", made / "audit", "--stress", labels, "--score", "noisy", "--risk", 0.9)
     assert "the labels are of the stress donor, rows are ordered by noisy: noise would match it" in other.err
-    assert run(*audit_words(made), "--no-modes", "--out", tmp_path / "bare").code == 0
-    assert "what the failure mode 'wrong' costs: audit with --modes" in refuse(
-        "policy", tmp_path / "bare", "--labels", labels, "--by", "wrong"
+    assert run(*audit_words(made), "--modes", "none", "--out", tmp_path / "bare").code == 0
+    assert "what the failure mode 'wrong' costs: audit with --modes all" in refuse(
+        "policy", tmp_path / "bare", "--stress", labels, "--score", "wrong"
     )
-    assert "what the failure mode 'wrong' costs" in refuse("top", tmp_path / "bare", "--policy", file)
+    assert "what the failure mode 'wrong' costs" in refuse("show", tmp_path / "bare", "--policy", file)
     few = [*given, "--random-orders", 0, "--draws", 2]
-    judged = run("evaluate", made / "audit", *few, *wrong[:4], "--modes", "wrong", "--by", "wrong")
+    judged = run("evaluate", made / "audit", *few, *wrong[:4], "--failure-modes", "wrong", "--score", "wrong")
     assert judged.code == 0 and "exposure_wrong" in judged.out
-    assert "got 'wrong'; add it to --modes" in refuse("evaluate", made / "audit", *few, "--by", "wrong")
+    assert "got 'wrong'; add it to --failure-modes" in refuse("evaluate", made / "audit", *few, "--score", "wrong")
 
 
 def test_evaluate_has_an_engine_only_for_validation_rows(made):
@@ -479,34 +490,78 @@ def test_no_bracket_of_a_help_text_is_taken_for_markup(name):
     assert tags <= {"[bold]", "[/bold]"}, name
 
 
-def test_markers_speak_of_the_log_that_the_command_takes():
-    shown = {name: " ".join(run(*name.split(), "--help").out.split()) for name in ("stress", "reliability", "harden")}
+def test_brackets_of_markers_are_shown():
+    shown = {
+        name: " ".join(run(*name.split(), "--help-all").out.split())
+        for name in ("evaluate labels", "reliability", "harden")
+    }
     assert all("{field: [values]}" in re.sub(r"[│ ]+", " ", text) for text in shown.values())
-    told = {name: next(p.help for p in COMMANDS[name].params if p.name == "markers") for name in shown}
-    assert "--outages" in told["stress"] and "--outages" in told["harden"]
-    assert "--rates" in told["reliability"] and "--outages" not in told["reliability"]
-    options = {option for p in COMMANDS["reliability"].params for option in p.opts}
-    assert "--outages" not in options
+
+
+# Options in the same words everywhere, which name an option that only some of the commands with them have.
+OF_OTHERS = {"model", "labels", "outages"}
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_help_text_names_only_options_of_its_command(name):
     command = COMMANDS[name]
     own = {option for parameter in command.params for option in parameter.opts} | {"--help"}
-    elsewhere = {"stress --out"}  # named with its command
     for parameter in command.params:
         told = getattr(parameter, "help", None) or ""
-        for phrase in elsewhere:
-            told = told.replace(phrase, "")
+        if parameter.name in OF_OTHERS:
+            continue
         assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", told)) <= own, (name, parameter.name)
 
 
 def test_evaluate_asks_about_the_score_that_it_judges():
     command = COMMANDS["evaluate"]
-    by = next(p for p in command.params if p.name == "by")
-    assert by.default in command.help.splitlines()[0]
+    score = next(p for p in command.params if p.name == "score")
+    assert score.default in command.help.splitlines()[0]
 
 
-def test_the_id_option_names_the_stored_index_in_every_command():
-    told = {p.help for command in COMMANDS.values() for p in command.params if p.name == "id_column"}
-    assert told == {"The column with row ids. (default: the index that pandas stored, else row numbers)"}
+def test_an_option_means_the_same_in_every_command():
+    """The same flags stand for the same kind of value, in the same words, with the same default."""
+    told: dict[str, set[tuple[object, ...]]] = {}
+    for command in COMMANDS.values():
+        for p in command.params:
+            if p.param_type_name == "option" and p.name not in OF_EACH_COMMAND:
+                default = () if p.required else (p.default,)
+                told.setdefault(p.opts[0], set()).add((p.metavar, p.help, *default))
+    for name, found in told.items():
+        defaults = {each[2] for each in found if len(each) == 3}
+        assert len({each[:2] for each in found}) == 1 and len(defaults) <= 1, (name, found)
+
+
+# What a command writes is its own, and names the forms that it can have; what is an option for one mode of working
+# has its default there.
+OF_EACH_COMMAND = {"out_dir", "out_file", "out_files", "out_path", "failure_modes"}
+SCREEN = 50  # lines of 80 columns
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_help_fits_a_screen_and_says_how_to_see_the_rest(name, monkeypatch):
+    if name.split()[0] in ("study", "bench"):
+        pytest.skip("of another package")
+    monkeypatch.setenv("COLUMNS", "80")
+    done = run(*name.split(), "--help")
+    lines = done.out.splitlines()
+    assert done.code == 0 and len(lines) <= SCREEN and max(map(len, lines)) <= 80, len(lines)
+    others = [p for p in COMMANDS[name].params if getattr(p, "rich_help_panel", None)]
+    assert (f"{len(others)} more options: fragility {name} --help-all" in done.out) == bool(others)
+    if others:
+        whole = re.sub(r"[│ \n]+", " ", run(*name.split(), "--help-all").out)
+        assert all(p.opts[0] in whole and p.rich_help_panel in whole for p in others)
+        assert not any(f"│ {p.opts[0]} " in done.out for p in others)
+
+
+def test_examples_in_a_help_are_at_most_three():
+    for name, command in COMMANDS.items():
+        assert 0 < len(re.findall(r"(?m)^\s*fragility ", command.help or "")) <= 3 or name.split()[0] in (
+            "study",
+            "bench",
+        )
+
+
+def test_a_help_lists_the_commands_of_two_words():
+    for name in ("evaluate labels", "evaluate missing", "gate init", "review export", "sign keys", "sign prove"):
+        assert f"fragility {name}: " in run(name.split()[0], "--help").out

@@ -1,6 +1,8 @@
-"""`fragility harden`, and `fragility compare` of what it made."""
+"""`fragility harden`, and `fragility report` beside what it made."""
 
 from __future__ import annotations
+
+import re
 
 import numpy as np
 import pandas as pd
@@ -75,7 +77,7 @@ def test_the_model_it_writes_is_the_one_harden_makes(folder, tmp_path):
 
 
 def test_copies_of_several_modes(folder, tmp_path):
-    more = ("--modes", "lost,wrong", "--test", folder / "test.parquet")
+    more = ("--failure-modes", "lost,wrong", "--test", folder / "test.parquet")
     done = run(*words(folder, tmp_path / "hard.skops", *more))
     assert done.code == 0, done.err
     X, y = rows(folder, "train.parquet")
@@ -89,7 +91,7 @@ def test_copies_of_several_modes(folder, tmp_path):
 
 def test_the_rate_can_be_chosen_by_a_tolerance(folder, tmp_path):
     test = folder / "test.parquet"
-    done = run(*words(folder, tmp_path / "hard.joblib", "--test", test, "--tolerance", 1.0))
+    done = run(*words(folder, tmp_path / "hard.joblib", "--test", test, "--max-loss", 1.0))
     assert done.code == 0, done.err
     assert "trained on 560 rows and judged on 140 others" in done.out and "0.4 *" in done.out
     X, y = rows(folder, "train.parquet")
@@ -100,8 +102,8 @@ def test_the_rate_can_be_chosen_by_a_tolerance(folder, tmp_path):
 def test_nothing_within_the_tolerance_writes_nothing(folder, tmp_path, monkeypatch):
     plain_only = RateChoice(0.0, None, "roc_auc", 0.0, (RateOutcome(0.0, 0.9, 0.0, 0.5, 0.1, 0.4, 1.0),))
     monkeypatch.setattr(fg, "choose_rate", lambda *_, **__: plain_only)
-    done = run(*words(folder, tmp_path / "no.skops", "--tolerance", 0))
-    assert done.code == 2 and "so nothing was written; raise --tolerance, or name a --rate" in done.err
+    done = run(*words(folder, tmp_path / "no.skops", "--max-loss", 0))
+    assert done.code == 2 and "so nothing was written; raise --max-loss, or name a --rate" in done.err
     assert "the plain model stays" in done.out and not (tmp_path / "no.skops").exists()
 
 
@@ -124,8 +126,8 @@ def test_outages_protocol_and_training_rows_to_compare_on(folder, tmp_path):
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
-        (("--rate", "0.1", "--tolerance", "0.1"), "--tolerance chooses the rate"),
-        (("--metric", "accuracy"), "--metric has no effect without --tolerance"),
+        (("--rate", "0.1", "--max-loss", "0.1"), "--max-loss chooses the rate"),
+        (("--metric", "accuracy"), "--metric has no effect without --max-loss"),
         (("--kind", "outages"), "--kind outages needs recorded outages; name them with --outages"),
         (("--kind", "drop"), "kind must be one of mask, attenuate, outages, got 'drop'"),
         (("--markers", "?"), "--markers has no effect without --outages"),
@@ -155,7 +157,7 @@ def test_what_cannot_be_hardened_is_said(folder, tmp_path):
     assert "KNeighborsClassifier takes no sample weights" in done
 
 
-def test_compare_says_which_predictions_changed(folder, tmp_path):
+def test_a_report_of_both_says_which_predictions_changed(folder, tmp_path):
     run(*words(folder, tmp_path / "hard.skops", "--rate", 0.5))
     for name, model in (("plain", folder / "model.skops"), ("hard", tmp_path / "hard.skops")):
         done = run("audit", model, folder / "test.parquet", "--train", folder / "train.parquet", "--target", "risk",
@@ -165,17 +167,25 @@ def test_compare_says_which_predictions_changed(folder, tmp_path):
     sure = [a["confidence"] >= 0.9 for a in audits]  # all of them were searched, so all sets of groups count
     early = [confident & (a["smallest_size"] <= 2).fillna(False) for confident, a in zip(sure, audits, strict=True)]
     changed = audits[0]["predicted"] != audits[1]["predicted"]
-    done = run("compare", tmp_path / "plain", tmp_path / "hard", "--changes", tmp_path / "changes.csv",
-               "--labels", folder / "test.parquet", "--target", "risk")  # fmt: skip
-    assert done.code == 0, done.err
-    assert f"confident in both, no longer flip early: {(early[0] & sure[1] & ~early[1]).sum()}" in done.out
-    assert f"confident in both, flip early now: {(early[1] & sure[0] & ~early[0]).sum()}" in done.out
-    assert f"flipped early, and are no longer confident: {(early[0] & ~sure[1]).sum()}" in done.out
-    assert f"flip early now, and were not confident: {(early[1] & ~sure[0]).sum()}" in done.out
-    assert f"labels changed: {changed.sum()}" in done.out
+    both = ("report", tmp_path / "plain", tmp_path / "hard")
+    labelled = (*both, "--labels", folder / "test.parquet", "--target", "risk")
+    done, saved = run(*labelled), run(*labelled, "--out", tmp_path / "changes.csv")
+    assert done.code == saved.code == 0, done.err
+    told = {line.strip() for line in re.sub(" {2,}", "  ", done.out).splitlines()}
+
+    def is_told(words, count):
+        return any(line == f"{words}  {count}" or line.startswith(f"{words}  {count}  ") for line in told)
+
+    assert is_told("flip early in both", (early[0] & early[1]).sum()), done.out
+    assert is_told("confident in both, no longer flip early", (early[0] & sure[1] & ~early[1]).sum())
+    assert is_told("confident in both, flip early now", (early[1] & sure[0] & ~early[0]).sum())
+    assert is_told("flipped early, and are no longer confident", (early[0] & ~sure[1]).sum())
+    assert is_told("flip early now, and were not confident", (early[1] & ~sure[0]).sum())
+    assert is_told("labels changed", changed.sum())
     truth = rows(folder, "test.parquet")[1].to_numpy()
     mended = (changed & (audits[1]["predicted"] == truth)).sum()
-    assert f"{mended} of them now right, {changed.sum() - mended} were right before" in done.out
+    assert is_told("of these, right now", mended) and is_told("of these, right before", changed.sum() - mended)
     table = pd.read_csv(tmp_path / "changes.csv")
     assert len(table) == 300 and table["early_after"].sum() == early[1].sum()
-    assert "must end in .csv" in refuse("compare", tmp_path / "plain", tmp_path / "hard", "--changes", "c.xlsx")
+    assert set(table["audit"]) == {str(tmp_path / "hard")}
+    assert "must end in .txt or .md or .html or .json or .parquet or .csv" in refuse(*both, "--out", "c.xlsx")

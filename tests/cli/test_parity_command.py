@@ -31,7 +31,7 @@ def served(made, model):
 def parity(folder, other, *more):
     return (
         *("parity", folder / "model.joblib", other, "--data", folder / "test.parquet"),
-        *("--target", "risk", "--id", "loan", "--trust", "--sample", 20, *more),
+        *("--target", "risk", "--id", "loan", "--trust", "--most-rows", 20, *more),
     )
 
 
@@ -44,7 +44,7 @@ def test_the_same_model_in_another_file_passes(served):
 def test_an_artefact_that_differs_fails_with_code_1(served, tmp_path):
     files = [tmp_path / name for name in ("parity.json", "parity.csv", "row.csv")]
     done = run(
-        *parity(served, "served_for_parity:predict", "--json", files[0], "--csv", files[1], "--example", files[2])
+        *parity(served, "served_for_parity:predict", "--out", files[0], "--out", files[1], "--example", files[2])
     )
     assert done.code == 1, done.err
     found = ModelParity.load(files[0])
@@ -60,14 +60,14 @@ def test_an_artefact_that_differs_fails_with_code_1(served, tmp_path):
     loose = run(*parity(served, "served_for_parity:predict", "--tolerance", "0.9", "--example", tmp_path / "none.csv"))
     document = json.loads(files[0].read_text())
     assert [one["row"] for one in document["examples"]] == [{}] * len(document["examples"])  # names of fields alone
-    run(*parity(served, "served_for_parity:predict", "--values", "--json", tmp_path / "whole.json"))
+    run(*parity(served, "served_for_parity:predict", "--values", "--out", tmp_path / "whole.json"))
     assert all(one["row"] for one in json.loads((tmp_path / "whole.json").read_text())["examples"])
     differing = document["kinds"][0]["labels"]
     assert loose.code == (1 if differing else loose.code)
 
 
 def test_no_example_is_written_where_artefacts_agree(served, tmp_path):
-    done = run(*parity(served, served / "again.joblib", "--example", tmp_path / "row.csv", "--sample", 3))
+    done = run(*parity(served, served / "again.joblib", "--example", tmp_path / "row.csv", "--most-rows", 3))
     assert done.code == 0 and "the artefacts agree, so there is no example to write" in done.err
     assert not (tmp_path / "row.csv").exists()
 
@@ -75,9 +75,11 @@ def test_no_example_is_written_where_artefacts_agree(served, tmp_path):
 def test_bad_input_is_refused_in_one_sentence(served, tmp_path):
     same = refuse(*parity(served, served / "model.joblib"))
     assert "MODEL_A and MODEL_B are both" in same
-    assert "must end in .json" in refuse(*parity(served, served / "again.joblib", "--json", tmp_path / "x.txt"))
+    assert "must end in .json or .txt or .parquet or .csv" in refuse(
+        *parity(served, served / "again.joblib", "--out", tmp_path / "x.html")
+    )
     assert "there is no model file" in refuse(*parity(served, served / "nothing.skops"))
-    taken = refuse(*parity(served, served / "again.joblib", "--json", served / "test.parquet" / "x.json"))
+    taken = refuse(*parity(served, served / "again.joblib", "--out", served / "test.parquet" / "x.json"))
     assert "lies in a folder that does not exist" in taken
     assert "--trust" in refuse(*[word for word in parity(served, served / "again.joblib") if word != "--trust"])
 

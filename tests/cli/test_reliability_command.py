@@ -48,8 +48,8 @@ def loaded(folder):
 
 def test_one_rate_for_all(folder, tmp_path):
     done = run(
-        *reliability(folder, "--rates", "0.05", "--top", "3", "--json", tmp_path / "lost.json"),
-        *("--csv", tmp_path / "lost.csv", "--picture", tmp_path / "fields.png"),
+        *reliability(folder, "--rates", "0.05", "--top", "3", "--out", tmp_path / "lost.json"),
+        *("--out", tmp_path / "lost.csv", "--out", tmp_path / "fields.png"),
     )
     assert done.code == 0, done.err
     expected = fg.assess_reliability(*loaded(folder), 0.05)
@@ -63,7 +63,7 @@ def test_one_rate_for_all(folder, tmp_path):
 def test_rates_of_lost_and_wrong_values(folder, tmp_path):
     rates = {"checking_status": {"lost": 0.02, "wrong": 0.005}, "purpose": 0.1}
     (tmp_path / "rates.json").write_text(json.dumps(rates))
-    done = run(*reliability(folder, "--rates", tmp_path / "rates.json", "--json", tmp_path / "lost.json"))
+    done = run(*reliability(folder, "--rates", tmp_path / "rates.json", "--out", tmp_path / "lost.json"))
     assert done.code == 0, done.err
     expected = fg.assess_reliability(*loaded(folder), rates)
     found = json.loads((tmp_path / "lost.json").read_text())
@@ -73,7 +73,7 @@ def test_rates_of_lost_and_wrong_values(folder, tmp_path):
 
 
 def test_rates_by_field_and_from_a_log(folder, tmp_path):
-    named = run(*reliability(folder, "--rates", folder / "rates.json", "--json", tmp_path / "named.json"))
+    named = run(*reliability(folder, "--rates", folder / "rates.json", "--out", tmp_path / "named.json"))
     assert named.code == 0, named.err
     expected = fg.assess_reliability(*loaded(folder), {"checking_status": 0.2, "purpose": 0.1})
     assert json.loads((tmp_path / "named.json").read_text())["decisions_lost"] == pytest.approx(expected.lost)
@@ -89,7 +89,7 @@ def test_rates_by_field_and_from_a_log(folder, tmp_path):
         (("--rates", "1.5"), "rates must be a number from 0 to 1, got 1.5"),
         (("--rates", "nowhere.csv"), "there is no file nowhere.csv"),
         (("--rates", "0.1", "--observations", "5"), "--observations has no effect without a log of outages"),
-        (("--rates", "0.1", "--csv", "lost.txt"), "must end in .csv"),
+        (("--rates", "0.1", "--out", "lost.xlsx"), "must end in .json or .txt or .parquet or .csv"),
     ],
 )
 def test_wrong_requests_get_one_sentence(folder, more, sentence):
@@ -110,7 +110,7 @@ def test_an_audit_with_rates_is_read_and_verified_with_its_block(folder, tmp_pat
     told = " ".join(done.out.split())
     assert f"for {certs.summary()['fewer_suffice'].count} a smaller failing set exists than the path found" in told
     assert f"{certs.summary()['lost'].total:.1f} decisions" in told and "to be lost at the declared rates" in told
-    ranked = run("top", tmp_path / "a", "--by", "failure_probability", "--min-confidence", "0.5", "-n", "3")
+    ranked = run("show", tmp_path / "a", "--score", "failure_probability", "--min-confidence", "0.5", "-n", "3")
     assert ranked.code == 0 and "lost" in ranked.out
     row = certs.most_fragile(1, 0.5, by="failure_probability")[0]
     assert str(row.id) in ranked.out
@@ -125,9 +125,9 @@ def test_an_audit_with_rates_is_read_and_verified_with_its_block(folder, tmp_pat
 
 def test_audits_with_and_without_a_block_compare(folder, tmp_path):
     assert audited(folder, tmp_path / "plain").code == 0
-    assert audited(folder, tmp_path / "sets", "--lattice").code == 0
+    assert audited(folder, tmp_path / "sets", "--lattice", "all").code == 0
     assert audited(folder, tmp_path / "log", "--rates", folder / "log.csv").code == 0
-    done = run("compare", tmp_path / "plain", tmp_path / "sets", tmp_path / "log")
+    done = run("report", tmp_path / "plain", tmp_path / "sets", tmp_path / "log")
     assert done.code == 0 and "decisions expected to be lost" in " ".join(done.out.split())
-    assert "audit with --rates to have it" in refuse("top", tmp_path / "sets", "--by", "failure_probability")
+    assert "audit with --rates to have it" in refuse("show", tmp_path / "sets", "--score", "failure_probability")
     assert fg.Certificates.load(tmp_path / "log").manifest.lattice.events

@@ -42,10 +42,15 @@ def test_the_report_is_written_beside_the_audit_or_where_it_is_asked_for(made, l
     assert len(fg.Certificates.load(target)) == 60
 
 
-def test_several_audits_need_a_file_of_their_own(made, tmp_path) -> None:
+def test_several_audits_are_printed_or_have_files_of_their_own(made, tmp_path) -> None:
     words = [made / "audit", made / "audit-again"]
     assert run(*audit_words(made), "--depth", "3", "--out", words[1]).code == 0
-    assert "belongs to none of their folders; name its file with --out" in refuse("report", *words)
+    before = {path.name: path.stat().st_mtime_ns for folder in words for path in folder.iterdir()}
+    printed = run("report", *words)
+    assert printed.code == 0 and "The audits in numbers" in printed.out and "written to" not in printed.err
+    assert {path.name: path.stat().st_mtime_ns for folder in words for path in folder.iterdir()} == before
+    assert run("report", *words, "--out", tmp_path / "both.txt").code == 0
+    assert (tmp_path / "both.txt").read_text(encoding="utf-8").strip() == printed.out.strip()
     assert run("report", *words, "--out", tmp_path / "both.md").code == 0
     assert "## The comparison" in (tmp_path / "both.md").read_text(encoding="utf-8")
     assert "an audit is named twice" in refuse("report", words[0], words[0], "--out", tmp_path / "x.html")
@@ -90,14 +95,17 @@ def test_a_column_that_the_model_must_not_see_can_cut_the_rows(made, table, tmp_
     assert [(one["name"], one["everything"]["rows"]) for one in found["segments"]] == [("m", 40), ("f", 20)]
 
 
-def test_compare_by_a_column_prints_paired_differences(made, tmp_path) -> None:
+def test_a_report_of_two_audits_by_a_column_prints_paired_differences(made, tmp_path) -> None:
     assert run(*audit_words(made), "--baseline", "zero", "--out", tmp_path / "zero").code == 0
-    words = ["compare", made / "audit", tmp_path / "zero", "--min-confidence", "0.7"]
+    words = ["report", made / "audit", tmp_path / "zero", "--min-confidence", "0.7"]
     done = run(*words, "--data", made / "test.parquet", "--id", "loan", "--by", "age:30,50")
-    assert done.code == 0 and "confident predictions that flip early, on" in done.out
-    assert "30 to under 50" in done.out and "points" in done.out and "rows confident in both" in done.out
+    assert done.code == 0 and "Confident predictions that flip early, by age" in done.out
+    assert (
+        "30 to under 50" in done.out
+        and "points" in done.out
+        and "confident in both (Tango's paired interval)" in done.out
+    )
     assert "--by cuts rows by a column of theirs; name the audited rows with --data" in refuse(*words, "--by", "age")
-    assert "--data has no effect without --by" in refuse(*words, "--data", made / "test.parquet")
 
 
 def test_columns_and_rows_that_do_not_fit_are_refused(made, table, tmp_path) -> None:
@@ -141,8 +149,11 @@ def test_who_made_it_what_for_and_who_signed_it_are_options(made, tmp_path) -> N
 
 def test_stress_labels_add_what_a_review_would_find(made, tmp_path) -> None:
     given = ["--model", made / "model.skops", "--data", made / "test.parquet", *COLUMNS]
-    assert run("stress", made / "audit", *given, "--draws", "4", "--out", tmp_path / "stress.parquet").code == 0
-    assert run("stress", made / "audit", *given, "--draws", "4", "--out", tmp_path / "stress.csv").code == 0
+    assert (
+        run("evaluate", "labels", made / "audit", *given, "--draws", "4", "--out", tmp_path / "stress.parquet").code
+        == 0
+    )
+    assert run("evaluate", "labels", made / "audit", *given, "--draws", "4", "--out", tmp_path / "stress.csv").code == 0
     for kind in ("parquet", "csv"):
         out = tmp_path / f"{kind}.md"
         assert (
@@ -207,12 +218,12 @@ def test_labels_that_are_not_classes_leave_the_audits_report_without_accuracy(ma
 def test_a_reliability_analysis_gives_its_section(made, tmp_path) -> None:
     rows = ["--data", made / "test.parquet", *COLUMNS]
     words = ["reliability", made / "audit", "--model", made / "model.skops", *rows, "--rates", "0.1"]
-    assert run(*words, "--json", tmp_path / "lost.json").code == 0
+    assert run(*words, "--out", tmp_path / "lost.json").code == 0
     done = run("report", made / "audit", "--reliability", tmp_path / "lost.json", "--out", tmp_path / "report.md")
     assert done.code == 0, done.err
     page = (tmp_path / "report.md").read_text(encoding="utf-8")
     assert "## What to make reliable first" in page and "if each field is missing 10% of the time" in page
-    assert run(*words, "--rows", "20", "--json", tmp_path / "few.json").code == 0
+    assert run(*words, "--rows", "20", "--out", tmp_path / "few.json").code == 0
     refused = refuse("report", made / "audit", "--reliability", tmp_path / "few.json", "--out", tmp_path / "no.md")
     assert "the failure probabilities are of other rows than the audit" in refused
     (tmp_path / "list.json").write_text("[]")

@@ -59,7 +59,7 @@ def test_what_cannot_be_exported(store, tmp_path):
         (["--policy", "absent.json"], "cannot read the policy"),
         (["--reasons", "absent.txt"], "cannot read the reasons in absent.txt"),
         (["--store", "no/such/folder.sqlite"], "choose another place with --store"),
-        (["--port", "0"], "--port"),
+        (["--port", "-1"], "--port"),
         (["--row", "L9999"], "this audit has no row 'L9999'; ids run like ['L0700', 'L0701', 'L0702']"),
         (["--separator", ";"], "is for CSV files"),
     ],

@@ -61,30 +61,33 @@ def ids_of_audit(case: Path, data: Path, out: Path, *more: object) -> list[Any]:
 
 
 def ids_of_stress(case: Path, data: Path, out: Path, *more: object) -> list[Any]:
-    done = run("stress", case / "protocol.json", *common(case), "--data", data, *more, "--out", out / "labels.parquet")
+    done = run(
+        "evaluate",
+        "labels",
+        case / "protocol.json",
+        *common(case),
+        "--data",
+        data,
+        *more,
+        "--out",
+        out / "labels.parquet",
+    )
     assert done.code == 0, done.err
     return pd.read_parquet(out / "labels.parquet")["id"].tolist()
 
 
 def ids_of_reliability(case: Path, data: Path, out: Path, *more: object) -> list[Any]:
     words = ["reliability", case / "protocol.json", *common(case), "--data", data, "--rates", "0.05"]
-    done = run(*words, *more, "--csv", out / "lost.csv")
+    done = run(*words, *more, "--out", out / "lost.csv")
     assert done.code == 0, done.err
     return pd.read_csv(out / "lost.csv")["id"].tolist()
 
 
-def ids_of_calibrate(case: Path, data: Path, out: Path, *more: object) -> list[Any]:
-    words = ["calibrate", case / "model.joblib", case / "validation.parquet", "--protocol", case / "protocol.json"]
-    words += ["--trust", "--target", "risk", "--ignore-extra", "--out", out / "correction.json", "--apply", data]
-    done = run(*words, *more, "--probabilities", out / "corrected.csv")
-    assert done.code == 0, done.err
-    return pd.read_csv(out / "corrected.csv")["id"].tolist()
-
-
-def ids_of_compare(case: Path, data: Path, out: Path, *more: object) -> list[Any]:
+def ids_of_several(case: Path, data: Path, out: Path, *more: object) -> list[Any]:
     ids_of_audit(case, data, out, *more)
     labels = ["--labels", data, "--target", "risk", *more]
-    done = run("compare", out / "audit", out / "audit", *labels, "--changes", out / "changes.csv")
+    shutil.copytree(out / "audit", out / "again")
+    done = run("report", out / "audit", out / "again", *labels, "--out", out / "changes.csv")
     assert done.code == 0, done.err
     return pd.read_csv(out / "changes.csv")["id"].tolist()
 
@@ -116,10 +119,9 @@ def ids_of_verify(case: Path, data: Path, out: Path, *more: object) -> list[Any]
 COMMANDS: dict[str, Callable[..., list[Any]]] = {
     "audit": ids_of_audit,
     "verify": ids_of_verify,
-    "stress": ids_of_stress,
+    "labels": ids_of_stress,
     "reliability": ids_of_reliability,
-    "calibrate": ids_of_calibrate,
-    "compare": ids_of_compare,
+    "several": ids_of_several,
     "evaluate": ids_of_evaluate,
     "report": ids_of_report,
 }
@@ -202,7 +204,7 @@ def test_evaluate_refuses_other_rows_under_the_same_ids(case, mismatch) -> None:
 def test_policy_and_report_refuse_labels_of_other_rows(case, mismatch, tmp_path, data: str) -> None:
     ids_of_stress(case, mismatch / data, tmp_path)
     labels = tmp_path / "labels.parquet"
-    done = run("policy", mismatch / "audit", "--labels", labels)
+    done = run("policy", mismatch / "audit", "--stress", labels)
     assert done.code == 2 and "--id" in done.err, done
     assert ("the ids are those of other rows" if data == "bare.csv" else "9000 to 9039") in done.err
     for words in (["--stress", labels], ["--labels", mismatch / data, "--target", "risk"]):
@@ -210,8 +212,9 @@ def test_policy_and_report_refuse_labels_of_other_rows(case, mismatch, tmp_path,
         assert "audited rows have no label (first: " in said and "--id" in said
 
 
-def test_compare_refuses_labels_of_other_rows(mismatch) -> None:
-    words = ["compare", mismatch / "audit", mismatch / "audit", "--target", "risk", "--labels"]
+def test_a_report_of_two_audits_refuses_labels_of_other_rows(mismatch) -> None:
+    shutil.copytree(mismatch / "audit", mismatch / "again", dirs_exist_ok=True)
+    words = ["report", mismatch / "audit", mismatch / "again", "--target", "risk", "--labels"]
     said = refuse(*words, mismatch / "elsewhere.parquet")
     assert "40 of the 40 audited rows have no label" in said and "9000 to 9039" in said and "--id" in said
 
@@ -233,13 +236,12 @@ def row_commands(case: Path, data: Path, out: Path) -> dict[str, list[object]]:
         "audit": ["audit", model, data, "--trust", "--protocol", protocol, "--target", "risk", "--out", out / "audit"],
         "audit --train": ["audit", model, data, *trained[1:], "--out", out / "audit"],
         "protocol write": ["protocol", "write", out / "p.json", "--model", *trained],
-        "protocol check": ["protocol", "check", protocol, *given],
-        "stress": ["stress", protocol, *given],
+        "verify": ["verify", protocol, *given],
+        "evaluate labels": ["evaluate", "labels", protocol, *given],
         "evaluate": ["evaluate", case / "audit", *given, "--random-orders", "0"],
         "reliability": ["reliability", protocol, *given, "--rates", "0.1"],
-        "without": ["without", model, data, "--trust", "--protocol", protocol, "--target", "risk"],
+        "evaluate missing": ["evaluate", "missing", model, data, "--trust", "--protocol", protocol, "--target", "risk"],
         "harden": ["harden", *trained, "--out", out / "hardened.joblib"],
-        "calibrate": ["calibrate", *trained[:1], data, "--protocol", protocol, *trained[3:], "--out", out / "c.json"],
     }
 
 

@@ -69,7 +69,7 @@ def test_a_table_is_replayed(home, table):
 def test_what_cannot_be_watched_is_one_sentence(home, tmp_path):
     log, past = home / "log", home / "past.parquet"
     own = log / "log.json"
-    assert f"--out (.json) and {own} both name {own}" in refuse("watch", log, "--out", own)
+    assert f"--out and {own} both name {own}" in refuse("watch", log, "--out", own)
     model = ("--model", home / "model.joblib", "--trust", "--protocol", home / "protocol.json")
     assert "--time has no effect without --replay; give --replay too" in refuse("watch", log, "--time", "at")
     assert "--model has no effect without --time" in refuse("watch", log, "--replay", *model)

@@ -271,7 +271,7 @@ def read_groups(sound: Path, place: Path, chance: random.Random) -> None:
 
 
 def read_outages(sound: Path, place: Path, chance: random.Random) -> None:
-    from fragility.cli.evaluate import parse_markers
+    from fragility.cli.options import parse_markers
     from fragility.cli.tables import read_table
     from fragility.questions.stress.declaration import outage_events
     from fragility.questions.stress.stressors import Outages

@@ -239,7 +239,7 @@ def use_report(work: Work) -> None:
     ends_well("report", work.folder / "audit", "--out", work.folder / "report.md")
     first = next(iter(fg.Certificates.load(work.folder / "audit")))
     assert ends_well("show", work.folder / "audit", "--row", first.id).out
-    assert ends_well("top", work.folder / "audit").out
+    assert ends_well("show", work.folder / "audit").out
 
 
 def use_gate(work: Work) -> None:
@@ -258,22 +258,23 @@ def use_gate(work: Work) -> None:
 
 def use_pack(work: Work) -> None:
     ends_well("pack", work.folder / "audit", "--out", work.folder / "pack.zip", *work.labels)
-    done = ends_well("pack", "check", work.folder / "pack.zip")
+    done = ends_well("verify", work.folder / "pack.zip")
     assert "Traceback" not in done.err
 
 
 def use_compare(work: Work) -> None:
-    """Against the same model under another baseline, and against itself, where nothing changes."""
+    """Against the same model under another baseline."""
     ends_well(*work.audit_words("other", "--baseline", "median", "--other-baselines", "none"))
-    ends_well("compare", work.folder / "audit", work.folder / "other", "--changes", work.folder / "changes.csv")
-    ends_well("compare", work.folder / "audit", work.folder / "audit", *work.labels)
+    both = work.folder / "audit", work.folder / "other"
+    ends_well("report", *both, "--out", work.folder / "changes.csv", "--out", work.folder / "both.html")
+    assert "The audits side by side" in ends_well("report", *both, *work.labels).out
 
 
 def use_policy(work: Work) -> None:
     """Held-out labels under stress, and a policy from them; that it cannot be had is a result."""
     labels, policy = work.folder / "labels.parquet", work.folder / "policy.json"
-    stress = ["stress", work.folder / "audit", *work.asked, "--rows", "150", "--out", labels]
-    words = ["policy", work.folder / "audit", "--labels", labels, "--risk", "0.1", "--out", policy]
+    stress = ["evaluate", "labels", work.folder / "audit", *work.asked, "--rows", "150", "--out", labels]
+    words = ["policy", work.folder / "audit", "--stress", labels, "--risk", "0.1", "--out", policy]
     ends_well(*work.words(*stress))
     done = run(*words)
     if done.code == 2 and "label them with a lower --tau-confidence" in done.err:  # no prediction is confident
@@ -323,13 +324,13 @@ def use_parity(work: Work) -> None:
     model, copy = work.folder / "model.joblib", work.folder / "copy.joblib"
     copy.write_bytes(model.read_bytes())
     words = work.words("parity", model, copy, "--data", work.file("test"))
-    ends_well(*words, "--protocol", work.folder / "audit", "--sample", "60", "--json", work.folder / "parity.json")
+    ends_well(*words, "--protocol", work.folder / "audit", "--most-rows", "60", "--out", work.folder / "parity.json")
 
 
 def use_blocks(work: Work) -> None:
     """Every block for every row, verified and asked about as the audit of every cell."""
     rows = ["--rows", IN_BLOCKS]
-    asked = ["--lattice", "--modes", "--rates", "0.05", "--intervals", INTERVALS]
+    asked = ["--lattice", "all", "--modes", "all", "--rates", "0.05", "--intervals", INTERVALS]
     ends_well(*work.audit_words("blocks", *asked, *rows))
     verified = ends_well(*work.words("verify", work.folder / "blocks", *work.asked, "--sample", VERIFIED, *rows))
     assert "holds" in verified.out
@@ -339,7 +340,7 @@ def use_blocks(work: Work) -> None:
         assert 0 <= one.failure_low <= one.failure_probability <= one.failure_high <= 1
     ends_well(
         *work.words("reliability", work.folder / "blocks", *work.asked, "--rates", "0.05", *rows),
-        *("--json", work.folder / "reliability.json"),
+        *("--out", work.folder / "reliability.json"),
     )
 
 
@@ -347,7 +348,7 @@ def use_evaluate(work: Work) -> None:
     """Every ranking is judged against labels that no score has seen; what cannot be judged says why."""
     judged = work.folder / "evaluation.json"
     words = work.words("evaluate", work.folder / "audit", *work.asked, "--draws", 4, "--random-orders", 1)
-    ends_well(*words, "--json", judged)
+    ends_well(*words, "--out", judged)
     assert json.loads(judged.read_text())["report"]["results"]
 
 

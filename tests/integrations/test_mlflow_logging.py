@@ -226,4 +226,4 @@ def test_without_mlflow_the_extra_is_named(certs, monkeypatch) -> None:
 
 def test_the_commands_read_what_was_logged(tracking, certs, tmp_path) -> None:
     home = download(tracking, fg.log_audit(certs), "fragility/certificates", tmp_path)
-    assert run("top", home, "-n", 3).code == 0
+    assert run("show", home, "-n", 3).code == 0

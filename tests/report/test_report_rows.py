@@ -231,6 +231,9 @@ class Many:
     classes = property(lambda self: self.certs.classes)
     baselines = None
 
+    def __getattr__(self, name: str):  # what follows from protocol and manifest
+        return getattr(self.certs, name)
+
     def __len__(self) -> int:
         return self.count
 

@@ -109,7 +109,7 @@ def test_a_server_ends_well_and_its_log_is_read_by_the_other_commands(case, home
     model = ["--model", home / "model.joblib", "--trust", "--data", rows, "--id", "id"]
     verified = run("verify", audit, *model)
     assert verified.code == 0 and "21" in verified.out, verified.out + verified.err
-    proof = run("prove", audit, "--row", "gap", "--out", tmp_path / "proof.json")
+    proof = run("sign", "prove", audit, "--row", "gap", "--out", tmp_path / "proof.json")
     assert proof.code == 0, proof.err
     report = run("report", audit, "--out", tmp_path / "report.html", "--data", rows, "--id", "id")
     assert report.code == 0 and (tmp_path / "report.html").stat().st_size > 10_000, report.err
@@ -414,7 +414,7 @@ def test_answers_are_sent_at_once() -> None:
 
 
 def test_times_are_read_with_their_units() -> None:
-    from fragility.cli.serve import parse_time
+    from fragility.cli.deployed import parse_time
 
     times = {"2ms": 0.002, "1.5s": 1.5, "10min": 600.0, "1h": 3600.0, "7": 7.0, " 3 s ": 3.0}
     assert {text: parse_time(text, "--wait") for text in times} == pytest.approx(times)

@@ -58,9 +58,9 @@ FIXED = {
 
 COMMAND_LINE = ("fragility.cli", "main")
 BLOCKS = {"rates": 0.05, "modes": True}
-BLOCK_OPTIONS = ["--rates", "0.05", "--modes"]
+BLOCK_OPTIONS = ["--rates", "0.05", "--modes", "all"]
 SHORT = {"depth": 5, "severities": (0.25, 0.5, 0.75, 1.0)}
-LATTICE, LATTICE_OPTIONS = {"lattice": True}, ["--lattice"]
+LATTICE, LATTICE_OPTIONS = {"lattice": True}, ["--lattice", "all"]
 
 
 def fit_protocol(model: Any, training: Any, space: str, threshold: float | None) -> Any:
@@ -102,22 +102,22 @@ def list_commands(work: Work) -> Iterator[tuple[str, list[object]]]:
     asked = ["--model", work.file, "--data", work.data]
     labels = ["--labels", work.data, "--target", LABEL]
     yield "protocol-show", ["protocol", "show", work.protocol_file]
-    yield "protocol-check", ["protocol", "check", work.protocol_file, *asked, *COLUMNS]
+    yield "protocol-check", ["verify", work.protocol_file, *asked, *COLUMNS]
     yield "verify", ["verify", audit, *asked, *COLUMNS, "--sample", "20"]
     yield "show-first", ["show", audit, "--row", first]
     yield "show-last", ["show", audit, "--row", last]
-    yield "top", ["top", audit, "-n", "8"]
-    yield "top-wrong", ["top", audit, "-n", "8", "--by", "wrong"]
-    stress = ["stress", audit, *asked, *COLUMNS, "--tau-confidence", "0.6"]
+    yield "top", ["show", audit, "-n", "8"]
+    yield "top-wrong", ["show", audit, "-n", "8", "--score", "wrong"]
+    stress = ["evaluate", "labels", audit, *asked, *COLUMNS, "--tau-confidence", "0.6"]
     yield "stress", [*stress, "--out", out / "labels.parquet"]
-    policy = ["policy", audit, "--labels", out / "labels.parquet", "--min-confidence", "0.6", "--risk", "0.3"]
+    policy = ["policy", audit, "--stress", out / "labels.parquet", "--min-confidence", "0.6", "--risk", "0.3"]
     yield "policy", [*policy, "--out", out / "policy.json"]
     rates = ["reliability", audit, *asked, *COLUMNS, "--rates", "0.05", "--draws", "64"]
-    yield "reliability", [*rates, "--json", out / "reliability.json", "--csv", out / "reliability.csv"]
-    parity = ["parity", work.file, work.file_copy, "--data", work.data, "--protocol", audit, "--sample", "20"]
-    yield "parity", [*parity, *COLUMNS, "--json", out / "parity.json", "--csv", out / "parity.csv"]
-    without = ["without", work.file, work.data, "--protocol", audit, "--rows", "10", "--draws", "64", *COLUMNS]
-    yield "without", [*without, "--json", out / "without.json", "--csv", out / "without.csv"]
+    yield "reliability", [*rates, "--out", out / "reliability.json", "--out", out / "reliability.csv"]
+    parity = ["parity", work.file, work.file_copy, "--data", work.data, "--protocol", audit, "--most-rows", "20"]
+    yield "parity", [*parity, *COLUMNS, "--out", out / "parity.json", "--out", out / "parity.csv"]
+    missing = ["evaluate", "missing", work.file, work.data, "--protocol", audit, "--rows", "10", "--draws", "64"]
+    yield "without", [*missing, *COLUMNS, "--out", out / "without.json", "--out", out / "without.csv"]
     yield "gate-init", ["gate", "init", audit, "--min-confidence", "0.5", "--out", out / "gate.toml"]
     gate = ["gate", audit, "--rules", out / "gate.toml"]
     yield "gate", [*gate, *(word for kind in ("json", "xml", "md") for word in ("--out", out / f"gate.{kind}"))]
@@ -129,14 +129,14 @@ def list_commands(work: Work) -> Iterator[tuple[str, list[object]]]:
     yield "sign", ["sign", audit, "--key", KEY]
     yield "verify-signed", ["verify", audit, "--public-key", PUBLIC_KEY]
     for name, row in (("first", first), ("last", last)):
-        yield f"prove-{name}", ["prove", audit, "--row", row, "--out", out / f"proof-{name}.json"]
-    proved = ["check-proof", out / "proof-last.json", "--public-key", PUBLIC_KEY]
+        yield f"prove-{name}", ["sign", "prove", audit, "--row", row, "--out", out / f"proof-{name}.json"]
+    proved = ["verify", out / "proof-last.json", "--public-key", PUBLIC_KEY]
     yield "check-proof", [*proved, "--signature", Path(audit) / "signature.dsse.json"]
     pack = ["pack", audit, *labels, "--rules", out / "gate.toml", "--stress", out / "labels.parquet"]
     pack += ["--reliability", out / "reliability.json", "--parity", out / "parity.json", "--key", KEY]
     for name in ("pack", "pack.zip"):
         yield name, [*pack, "--date", "2026-01-01", "--out", out / name]
-    yield "pack-check", ["pack", "check", out / "pack.zip", "--public-key", PUBLIC_KEY]
+    yield "pack-check", ["verify", out / "pack.zip", "--public-key", PUBLIC_KEY]
 
 
 # What reads certificates, whatever their evidence space, is asked in one space of each model, to save time.
@@ -154,7 +154,7 @@ ONCE = (
 
 
 def compare_words(one: Work, other: Work) -> list[object]:
-    words = ["compare", one.stream, other.stream, "--changes", one.words / "changes.csv"]
+    words = ["report", one.stream, other.stream, "--out", one.words / "changes.csv", "--out", one.words / "both.txt"]
     return [*words, "--labels", one.data, "--target", LABEL]
 
 
@@ -271,7 +271,7 @@ class Work:
     @property
     def block_options(self) -> list[object]:
         lattice = LATTICE_OPTIONS if self.case.lattice else []
-        given = BLOCK_OPTIONS if self.case.lattice else ["--modes"]
+        given = BLOCK_OPTIONS if self.case.lattice else ["--modes", "all"]
         return [*given, *lattice, "--intervals", self.case.intervals]
 
 

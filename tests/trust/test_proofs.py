@@ -147,14 +147,14 @@ def test_white_space_of_a_signature_means_nothing_and_a_field_twice_is_refused(c
 def test_the_command_line_proves_and_checks(certs, root: str, tmp_path: Path) -> None:
     certs.save(tmp_path / "audit")
     proof = tmp_path / "proof.json"
-    assert run("prove", tmp_path / "audit", "--row", certs[2].id, "--out", proof).code == 0
+    assert run("sign", "prove", tmp_path / "audit", "--row", certs[2].id, "--out", proof).code == 0
     assert json.loads(proof.read_text())["claims"]["id"] == certs[2].id
-    done = run("check-proof", proof, "--root", root)
+    done = run("verify", proof, "--root", root)
     assert done.code == 0 and done.out.strip().endswith("belongs to the audit with this root")
-    assert run("check-proof", proof, "--root", "sha256:" + "0" * 64).code == 1
-    assert "give --root DIGEST" in refuse("check-proof", proof)
-    assert "64 hexadecimal digits" in refuse("check-proof", proof, "--root", "7")
-    assert "no certificate for row" in refuse("prove", tmp_path / "audit", "--row", "none", "--out", proof)
+    assert run("verify", proof, "--root", "sha256:" + "0" * 64).code == 1
+    assert "give --root DIGEST" in refuse("verify", proof)
+    assert "64 hexadecimal digits" in refuse("verify", proof, "--root", "7")
+    assert "no certificate for row" in refuse("sign", "prove", tmp_path / "audit", "--row", "none", "--out", proof)
 
 
 def test_a_signed_statement_binds_the_count_too(certs, tmp_path: Path) -> None:

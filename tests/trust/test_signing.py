@@ -150,7 +150,7 @@ def test_the_wrong_kind_of_key_is_told(place: Path) -> None:
 
 
 def test_the_command_line_signs_and_verifies(place: Path, audit: Path, tmp_path: Path) -> None:
-    assert run("keygen", "--out", tmp_path / "mine").code == 0
+    assert run("sign", "keys", "--out", tmp_path / "mine").code == 0
     assert run("sign", audit, "--key", tmp_path / "mine").code == 0
     done = run("verify", audit, "--public-key", tmp_path / "mine.pub", "--protocol-key", place / "key.pub")
     assert done.code == 0 and "no claim was recomputed" in done.out

@@ -86,7 +86,7 @@ class LabelledRows(BriefRepr):
 
     @classmethod
     def of(cls, labels: BrittleLabels | pa.Table, min_confidence: float) -> LabelledRows:
-        """Take labels from `label_brittle`, or from the table that `fragility stress --out` writes."""
+        """Take labels from `label_brittle`, or from the table that `fragility evaluate labels` writes."""
         if isinstance(labels, BrittleLabels):
             return cls(
                 ids=tuple(np.asarray(labels.id).tolist()),
@@ -101,7 +101,7 @@ class LabelledRows(BriefRepr):
             if name not in labels.column_names:
                 raise DataError(
                     f"a table of labels has id, confidence, high_confidence and brittle; this one lacks {name!r}: "
-                    "make one with label_brittle(...).save(FILE) or fragility stress --out FILE"
+                    "make one with label_brittle(...).save(FILE) or fragility evaluate labels --out FILE"
                 )
         notes = labels.schema.metadata or {}
         stress = protocol = None
@@ -536,7 +536,7 @@ def _try_others(
 
 def _check_unscored(unscored: int, confident: int, min_confidence: float, assessed_from: float, by: str) -> None:
     """Refuse rows that lack the score unless those that have it are as good as drawn at random."""
-    every = Advice("audit with modes=True", "audit with --modes")
+    every = Advice("audit with modes=True", "audit with --modes all")
     if unscored == confident:
         raise DataError(f"none of the {confident} labelled confident rows has a figure for {name_score(by)}: ", every)
     if unscored and min_confidence < assessed_from:

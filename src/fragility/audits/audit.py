@@ -287,7 +287,7 @@ class Audit(ABC):
             if modes is None or by not in modes.units:
                 raise CertificateError(
                     f"these certificates do not say what the failure mode {by!r} costs: audit with ",
-                    Advice("modes=True", "--modes"),
+                    Advice("modes=True", "--modes all"),
                     " under a protocol that declares it",
                 )
             return f"exposure_{by}"
@@ -333,7 +333,7 @@ class Audit(ABC):
         Returns
         -------
         AuditSummary
-            The figures that ``fragility compare`` prints.
+            The figures that ``fragility report`` shows.
         """
         return self.tally(min_confidence=min_confidence, labels=labels).summary()
 

@@ -19,6 +19,20 @@ from fragility.protocol import Protocol
 from fragility.scores import EARLY
 
 IDS_SHOWN = 10
+SAME_PROTOCOL = (
+    "flip early in both",
+    "confident in both, no longer flip early",
+    "confident in both, flip early now",
+    "flipped early, and are no longer confident",
+    "flip early now, and were not confident",
+)
+OTHER_PROTOCOL = (
+    "flip early under both",
+    "confident in both, flip early under the first protocol only",
+    "confident in both, flip early under the second only",
+    "flip early under the first, and are not confident in the second",
+    "flip early under the second, and are not confident in the first",
+)
 COMPARED = ("id", "predicted", "confidence", "exposure", "flip_budget")
 
 
@@ -74,47 +88,39 @@ class AuditChanges(BriefRepr):
         """Rows whose predicted class changed."""
         return self.table[self.table["predicted_before"] != self.table["predicted_after"]]
 
+    def list_groups(self) -> list[tuple[str, pd.DataFrame]]:
+        """Return what happened to rows, in words, and the rows to which it happened."""
+        both = self.table[self.table["early_before"] & self.table["early_after"]]
+        rows = (both, self.stopped, self.began, self.lost_confidence, self.gained_confidence, self.relabelled)
+        return list(zip((*(SAME_PROTOCOL if self.comparable else OTHER_PROTOCOL), "labels changed"), rows, strict=True))
+
+    def count_right(self, truth: Mapping[Any, Any]) -> tuple[int, int]:
+        """Return how many of the rows whose label changed are right now, and how many were before."""
+        changed = self.relabelled
+        true = changed["id"].map({str(key): str(value) for key, value in truth.items()})
+        now, before = (int((true == changed[f"predicted_{when}"].map(str)).sum()) for when in ("after", "before"))
+        return now, before
+
     def to_text(self, truth: Mapping[Any, Any] | None = None) -> str:
         """Return the counts and the first ids; ``truth`` maps ids to true classes."""
         if self.table.empty:
             return "no row in common"
-        both = int((self.table["early_before"] & self.table["early_after"]).sum())
-        stopped, began = _list_rows(self.stopped), _list_rows(self.began)
-        left, came = _list_rows(self.lost_confidence), _list_rows(self.gained_confidence)
-        counted = "over all sets of groups" if self.by_sets else "along the paths"
-        if self.comparable:
-            early = [
-                f"  flip early in both: {both}",
-                f"  confident in both, no longer flip early: {stopped}",
-                f"  confident in both, flip early now: {began}",
-                f"  flipped early, and are no longer confident: {left}",
-                f"  flip early now, and were not confident: {came}",
-            ]
-        else:
+        (both_words, both), *others = self.list_groups()
+        lines = [f"  {both_words}: {len(both)}", *(f"  {words}: {list_rows(rows)}" for words, rows in others)]
+        if not self.comparable:
             deciding = [difference for difference in self.differences if difference.decides_flips]
-            early = [
-                f"  the protocols differ in {list_differences(deciding)}, so these counts do not compare the models:",
-                f"  flip early under both: {both}",
-                f"  confident in both, flip early under the first protocol only: {stopped}",
-                f"  confident in both, flip early under the second only: {began}",
-                f"  flip early under the first, and are not confident in the second: {left}",
-                f"  flip early under the second, and are not confident in the first: {came}",
-            ]
-        changed, right = self.relabelled, ""
-        if truth is not None and not changed.empty:
-            true = changed["id"].map({str(key): str(value) for key, value in truth.items()})
-            now, before = (int((true == changed[f"predicted_{when}"]).sum()) for when in ("after", "before"))
-            right = f"; {now} of them now right, {before} were right before"
-        lines = [
-            f"{len(self.table)} rows in common",
-            *early,
-            f"  labels changed: {_list_rows(changed)}{right}",
-            f"  (flips early: a confident prediction that flips when one or two groups are lost, counted {counted})",
-        ]
-        return "\n".join(lines)
+            told = f"  the protocols differ in {list_differences(deciding)}, so these counts do not compare the models:"
+            lines.insert(0, told)
+        if truth is not None and not self.relabelled.empty:
+            now, before = self.count_right(truth)
+            lines[-1] += f"; {now} of them now right, {before} were right before"
+        counted = "over all sets of groups" if self.by_sets else "along the paths"
+        meaning = f"a confident prediction that flips when one or two groups are lost, counted {counted}"
+        return "\n".join([f"{len(self.table)} rows in common", *lines, f"  (flips early: {meaning})"])
 
 
-def _list_rows(rows: pd.DataFrame) -> str:
+def list_rows(rows: pd.DataFrame) -> str:
+    """Return how many rows, and the ids of the first."""
     if rows.empty:
         return "0"
     shown = ", ".join(escape_controls(value) for value in rows["id"].head(IDS_SHOWN))
@@ -124,12 +130,20 @@ def _list_rows(rows: pd.DataFrame) -> str:
 def compare_audits(before: Audit, after: Audit, min_confidence: float) -> AuditChanges:
     """Return what changed on the rows that both audits cover, in the order of the first."""
     by_sets = settled_within(EARLY, (before, after), min_confidence)
+    tables = [rows_by_id(audit, min_confidence, by_sets=by_sets) for audit in (before, after)]
+    return join_changes((tables[0], tables[1]), differences_between(before.protocol, after.protocol), by_sets=by_sets)
+
+
+def join_changes(
+    tables: tuple[pd.DataFrame, pd.DataFrame], differences: Sequence[SettingDifference], *, by_sets: bool
+) -> AuditChanges:
+    """Return what changed between two tables of `rows_by_id`."""
     first, second = (
         rows.assign(early=rows["confident"] & rows["early"])[[*COMPARED[1:3], "flip_budget", "confident", "early"]]
-        for rows in (rows_by_id(audit, min_confidence, by_sets=by_sets) for audit in (before, after))
+        for rows in tables
     )
     both = first.add_suffix("_before").join(second.add_suffix("_after"), how="inner").reset_index()
-    return AuditChanges(both, differences_between(before.protocol, after.protocol), by_sets)
+    return AuditChanges(both, differences, by_sets)
 
 
 def rows_by_id(audit: Audit, min_confidence: float, *, by_sets: bool) -> pd.DataFrame:

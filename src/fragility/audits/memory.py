@@ -303,7 +303,7 @@ class Certificates(Audit):
             raise CertificateError(
                 f"{column.null_count} of the {len(self)} certificates do not say what the failure mode {by!r} costs: "
                 "audit with ",
-                Advice("modes=True", "--modes"),
+                Advice("modes=True", "--modes all"),
                 " to have it for every row",
             )
         return np.asarray(column.to_numpy(), dtype=np.float64)

@@ -23,28 +23,8 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from fragility.base.errors import FragilityError, Message
-from fragility.cli import (
-    audit,
-    calibrate,
-    demo,
-    evaluate,
-    gate,
-    harden,
-    pack,
-    parity,
-    policy,
-    protocol,
-    reading,
-    reliability,
-    report,
-    review,
-    serve,
-    trust,
-    verify,
-    watch,
-    without,
-)
-from fragility.cli.group import Commands
+from fragility.cli import audit, demo, deployed, evaluate, gate, improving, protocol, reading, review, signing, verify
+from fragility.cli.group import Command, Commands
 from fragility.cli.options import expand_groups
 from fragility.cli.outputs import describe_interruption, forget_outputs
 from fragility.cli.terminal import (
@@ -61,23 +41,22 @@ from fragility.cli.terminal import (
 from fragility.version import __version__
 
 DECLARE = "Declare, audit, verify"
-# By panel of `fragility --help`.
+# By panel of `fragility --help`. A command of two words is listed by the help of the one that it belongs to.
 COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     "Start here": {"demo": demo.demo},
-    DECLARE: {"audit": audit.audit, "verify": verify.verify, "parity": parity.parity},
-    "At decision time": {"serve": serve.serve, "without": without.without},
-    "Read certificates": {
-        "show": reading.show, "top": reading.top, "compare": reading.compare, "report": report.report,
-        "review": review.review, "review export": review.export,
-    },
-    "Sign and prove": {
-        "keygen": trust.keygen, "sign": trust.sign, "prove": trust.prove, "check-proof": trust.verify_proof,
-        "pack": pack.pack, "pack check": pack.check,
+    DECLARE: {"audit": audit.audit, "verify": verify.verify},
+    "Read and decide": {
+        "show": reading.show, "report": reading.report,
+        "policy": review.policy, "review": review.review, "review export": review.export,
     },
     "Judge and correct": {
-        "stress": evaluate.stress, "evaluate": evaluate.evaluate, "policy": policy.policy,
-        "gate": gate.gate, "gate init": gate.init, "watch": watch.watch, "reliability": reliability.reliability,
-        "harden": harden.harden, "calibrate": calibrate.calibrate,
+        "gate": gate.gate, "gate init": gate.init,
+        "evaluate": evaluate.evaluate, "evaluate labels": evaluate.labels, "evaluate missing": evaluate.missing,
+        "reliability": improving.reliability, "harden": improving.harden,
+    },
+    "Deploy": {"parity": deployed.parity, "serve": deployed.serve, "watch": deployed.watch},
+    "Sign and hand over": {
+        "sign": signing.sign, "sign keys": signing.keys, "sign prove": signing.prove, "pack": signing.pack,
     },
 }  # fmt: skip
 
@@ -89,7 +68,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Start with [bold]fragility demo[/bold]. Each command shows examples: [bold]fragility audit --help[/bold].",
+    epilog="Start with [bold]fragility demo[/bold]. Examples: [bold]fragility audit --help[/bold].",
 )
 
 
@@ -111,7 +90,7 @@ def fragility(
 
 for panel, commands in COMMANDS.items():
     for name, command in commands.items():
-        app.command(name, rich_help_panel=panel)(expand_groups(command))
+        app.command(name, cls=Command, rich_help_panel=panel, hidden=" " in name)(expand_groups(command))
 app.add_typer(protocol.group, rich_help_panel=DECLARE)
 
 

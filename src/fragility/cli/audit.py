@@ -15,10 +15,17 @@ from rich.markup import escape
 import fragility as fg
 import fragility.cli.options as opt
 from fragility.base.errors import ClusterError, DataError, ProtocolError
-from fragility.cli.options import list_options, load_protocol, option, refuse_declared, refuse_without
+from fragility.cli.options import (
+    find_log,
+    list_options,
+    load_protocol,
+    option,
+    read_rates,
+    refuse_declared,
+    refuse_without,
+)
 from fragility.cli.outputs import list_sources, plan_folder
 from fragility.cli.reading import tabulate_segments
-from fragility.cli.reliability import find_log, read_rates
 from fragility.cli.tables import (
     field_names,
     labels_of,
@@ -46,13 +53,6 @@ if TYPE_CHECKING:
     from fragility.report import Report, ShownRows
     from fragility.tables.sources import RowSource
 
-Train = Annotated[Path | None, option("--train TRAIN", "The training rows; groups and baseline are fitted on them.")]
-Out = Annotated[Path, option("--out DIR", "The folder to write.")]
-ProtocolFile = Annotated[
-    Path | None, option("--protocol FILE", "Use this protocol file instead of fitting one on --train.")
-]
-
-
 RANKED_ROWS = 50_000  # of an audit with rates, up to which its report says what to make reliable first
 DECLARED_BY_PROTOCOL = ("train", *list_options(opt.EvidenceOptions, opt.MarginOptions))
 
@@ -62,34 +62,49 @@ def audit(
     context: typer.Context,
     model: opt.ModelArgument,
     data: opt.DataArgument,
-    out_dir: Out,
-    train: Train = None,
+    out_dir: Annotated[Path, opt.OUT_FOLDER],
+    train: opt.SomeTrain = None,
+    protocol: opt.SomeProtocol = None,
     target: opt.Target = None,
     columns: opt.ColumnOptions,
+    loading: opt.LoadingOptions,
     evidence: opt.EvidenceOptions,
     margin: opt.MarginOptions,
-    protocol: ProtocolFile = None,
+    by: opt.ByColumns = None,
     protocol_signature: Annotated[
         Path | None,
         option(
             "--protocol-signature FILE",
             "The signature of the --protocol file; FILE.dsse.json beside it is found by itself.",
+            panel=opt.PROTOCOL,
         ),
     ] = None,
+    rates: opt.SomeRates = None,
     lattice: Annotated[
-        bool | None,
-        option(
-            "--lattice/--no-lattice",
-            "Find the smallest set of groups whose loss flips each prediction, or none of these sets. Without "
-            "either, those of the 1,000 most exposed confident predictions of tree ensembles and linear models.",
-        ),
-    ] = None,
-    rates: Annotated[
         str | None,
         option(
-            "--rates FILE|R",
-            "Also say how likely each decision is lost, given how often evidence fails: one number, a JSON file "
-            "{field: rate}, or a log of outages. Implies --lattice.",
+            "--lattice all|none",
+            "Find the smallest set of groups whose loss flips each prediction. (default: of the 1,000 most exposed "
+            "confident predictions of tree ensembles and linear models)",
+            panel=opt.CERTIFICATES,
+        ),
+    ] = None,
+    modes: Annotated[
+        str | None,
+        option(
+            "--modes all|none",
+            "Say what the failure modes of the protocol cost a prediction: evidence that is lost, wrong, noisy. "
+            "(default: at most 2,000 confident predictions, drawn by their content)",
+            panel=opt.CERTIFICATES,
+        ),
+    ] = None,
+    intervals: Annotated[
+        str | None,
+        option(
+            "--intervals all|none|N",
+            "Say how far each value of a prediction may move before the decision flips: of all predictions, or of at "
+            "most N confident ones, the most exposed first. (default none)",
+            panel=opt.CERTIFICATES,
         ),
     ] = None,
     other_baselines: Annotated[
@@ -98,71 +113,65 @@ def audit(
             "--other-baselines all|none",
             "Compute the finding again under all other baselines that the model admits, on at most 500 confident "
             "rows, or under none.",
+            panel=opt.CERTIFICATES,
         ),
     ] = "all",
-    modes: Annotated[
-        bool | None,
-        option(
-            "--modes/--no-modes",
-            "Say what the failure modes of the protocol cost every prediction (evidence that is lost, wrong, noisy), "
-            "or none. Without either, at most 2,000 confident predictions, drawn by their content.",
-        ),
-    ] = None,
-    intervals: Annotated[
-        str | None,
-        option(
-            "--intervals all|N",
-            "Say how far each value of a prediction may move before the decision flips: of all predictions, or of at "
-            "most N confident ones, the most exposed first.",
-        ),
-    ] = None,
-    by: opt.ByColumns = None,
-    engine: opt.Engine = "auto",
-    rows: opt.RowRange = None,
     claims: Annotated[
-        str, option("--claims EXTENT", "full, or summary: scores without the lists of every step and group.")
+        str,
+        option(
+            "--claims EXTENT",
+            "full, or summary: scores without the lists of every step and group.",
+            panel=opt.CERTIFICATES,
+        ),
     ] = "full",
-    part_rows: Annotated[
-        int | None, option("--part-rows N", "Rows held at a time and written to one file. (default 50000)", min=1)
-    ] = None,
-    overwrite: Annotated[
-        bool, option("--overwrite", "Replace the audit in DIR even if the decisions of a review speak of it.")
-    ] = False,
     resume: Annotated[bool, option("--resume", "Go on with an audit into DIR that was interrupted.")] = False,
+    overwrite: Annotated[
+        bool,
+        option(
+            "--overwrite", "Replace the audit in DIR even if the decisions of a review speak of it.", panel=opt.RUNNING
+        ),
+    ] = False,
+    part_rows: Annotated[
+        int | None,
+        option(
+            "--part-rows N",
+            "Rows held at a time and written to one file. (default 50000)",
+            min=1,
+            panel=opt.RUNNING,
+        ),
+    ] = None,
     on: Annotated[
-        str | None, option("--on NAME", "Let the workers of a cluster, ray or spark, make the parts.")
+        str | None,
+        option("--on NAME", "Let the workers of a cluster, ray or spark, make the parts.", panel=opt.RUNNING),
     ] = None,
     workers: Annotated[
-        int | None, option("--workers N", "How many workers of --on; one per core if absent.", min=1)
+        int | None,
+        option("--workers N", "How many workers of --on; one per core if absent.", min=1, panel=opt.RUNNING),
     ] = None,
+    engine: opt.Engine = "auto",
+    rows: opt.RowRange = None,
     csv: opt.CsvOptions,
-    loading: opt.LoadingOptions,
 ) -> None:
-    """Audit a model's predictions on DATA and write one certificate for each row.
+    """Audit a model's predictions: one certificate for each row.
 
-    DATA may be larger than memory: it is read, audited and written part by part. What is finished is kept when the
-    audit is interrupted, and [bold]--resume[/bold] goes on from there.
+    A protocol is fitted on --train, unless --protocol names one. DATA may be larger than memory: what is finished is
+    kept when the audit is interrupted, and --resume goes on from there. With --rates certificates also say how likely
+    each decision is lost.
 
     [bold]Examples[/bold]
 
       fragility audit model.skops test.parquet --train train.parquet --target class --out audit/
 
-      fragility audit model.joblib test.csv --train train.csv --trust --baseline median --out audit/
-
       fragility audit credit.scoring:pipeline new.parquet --protocol protocol.json --id loan_id --out audit/
 
-      fragility audit model.skops test.parquet --train train.parquet --target class --rates 0.05 --out audit/
-
-      fragility audit model.skops test.parquet --train train.parquet --target class --by age:25,40,60 --out audit/
-
-      fragility audit model.skops 'rows/2026-*.parquet' --protocol protocol.json --out audit/ --resume
-
-      fragility audit model.skops rows/ --protocol protocol.json --out audit/ --on ray --workers 2
+      fragility audit model.skops 'rows/2026-*.parquet' --protocol audit/ --out audit-2026/ --resume
     """
-    if rates is not None and lattice is False:
-        raise DataError("--rates needs the search that --no-lattice leaves out; leave out one of the two")
-    if other_baselines not in ("all", "none"):
-        raise DataError(f"--other-baselines must be all or none, got {other_baselines!r}")
+    all_sets, assessed, compared = (
+        read_extent(given, flag)
+        for given, flag in ((lattice, "--lattice"), (modes, "--modes"), (other_baselines, "--other-baselines"))
+    )
+    if rates is not None and all_sets is False:
+        raise DataError("--rates needs the search that --lattice none leaves out; leave out one of the two")
     sought = _read_intervals(intervals)
     if on is None:
         refuse_without("--on", context, "workers")
@@ -201,9 +210,9 @@ def audit(
     note_unlabelled(target in source.column_names, target, data)
     read_by(by or (), source.column_names)
     source = replace(source, fields=declared.fields, drop=tuple(left_out))
-    wanted = _choose_modes(modes, declared)
+    wanted = _choose_modes(assessed, declared)
     _announce_questions(
-        loaded, source, declared, engine, other_baselines=other_baselines == "all", modes=wanted, intervals=sought
+        loaded, source, declared, engine, other_baselines=bool(compared), modes=wanted, intervals=sought
     )
     certs = fg.audit_files(
         loaded,
@@ -214,9 +223,9 @@ def audit(
         claims=cast("Extent", claims),  # the library checks the word and names the choices
         engine=engine,
         part_rows=PART_ROWS if part_rows is None else part_rows,
-        lattice=lattice,
+        lattice=all_sets,
         rates=failing,
-        other_baselines=other_baselines == "all",
+        other_baselines=bool(compared),
         modes=wanted,
         intervals=sought,
         protocol_signature=signature,
@@ -243,11 +252,15 @@ def audit(
 
 
 def _find_signature(protocol: Path, named: Path | None, declared: fg.Protocol) -> Path | None:
-    """Return the file with a protocol's signature: the one that is named, or the one beside it, if there is one."""
-    from fragility.audits.folder import read_protocol_signature
+    """Return the file with a protocol's signature: the one that is named, else its own beside it or in its audit."""
+    from fragility.audits.folder import read_manifest, read_protocol_signature
 
-    beside = protocol.with_name(protocol.name + ".dsse.json")
-    signature = named or (beside if beside.is_file() else None)
+    if protocol.is_dir():
+        own = [protocol / name for name in read_manifest(protocol).files_of("protocol-signature")]
+    else:
+        beside = protocol.with_name(protocol.name + ".dsse.json")
+        own = [beside] if beside.is_file() else []
+    signature = named or next(iter(own), None)
     if signature is not None:
         read_protocol_signature(signature, declared.digest)  # refused before the audit, not after it
     return signature
@@ -278,12 +291,19 @@ def _choose_modes(wanted: bool | None, protocol: fg.Protocol) -> bool | int:
     return MOST_CONFIDENT if units_by_mode(protocol) else False
 
 
+def read_extent(given: str | None, flag: str) -> bool | None:
+    """Return True for `all` rows, False for `none`, and None where the library chooses."""
+    if given not in ("all", "none", None):
+        raise DataError(f"{flag} must be all or none, got {given!r}")
+    return None if given is None else given == "all"
+
+
 def _read_intervals(given: str | None) -> bool | int | None:
     """Return what `audit_files` takes: True for every row, so many confident rows, or None."""
-    if given is None or given == "all":
-        return None if given is None else True
+    if given in (None, "all", "none"):
+        return True if given == "all" else None
     if not given.isascii() or not given.isdigit() or int(given) < 1:
-        raise DataError(f"--intervals must be all, or how many confident rows to search at most, got {given!r}")
+        raise DataError(f"--intervals must be all, none, or how many confident rows to search at most, got {given!r}")
     return int(given)
 
 
@@ -318,7 +338,7 @@ def _announce_questions(
         cost = f"{each:,} model evaluations for every row"
         if modes is not True:
             cost = f"at most {modes:,} confident rows: up to {modes * each:,} model evaluations"
-        note(f"the failure modes {join_names(names)} are assessed, {cost}; --no-modes leaves them out")
+        note(f"the failure modes {join_names(names)} are assessed, {cost}; --modes none leaves them out")
     if intervals:
         each = sum(len(entry.values) * len(entry.fields) for entry in protocol.modes.catalogue)
         each += 2 * len(protocol.modes.ranges)
@@ -357,7 +377,7 @@ def _print_summary(certs: StoredAudit, folder: Path, seconds: float, segments: S
         console.print(escape(line))
     for shares in segments:
         console.print(tabulate_segments(shares))
-    note(f"next: fragility top {folder}, or open {folder / 'report.html'}")
+    note(f"next: fragility show {folder}, or open {folder / 'report.html'}")
 
 
 def describe_early_flips(summary: AuditSummary) -> str:
@@ -374,7 +394,7 @@ def block_lines(certs: fg.Certificates | StoredAudit) -> list[str]:
     """Which predictions have their failure modes assessed, and which have stability intervals, in words."""
     found = []
     if (modes := certs.modes_declaration) is not None:
-        which = name_predictions(certs, certs.modes_ids if modes.is_partial else None, "--modes assesses every one")
+        which = name_predictions(certs, certs.modes_ids if modes.is_partial else None, "--modes all assesses every one")
         found.append(f"failure modes {join_names(modes.modes)} of {which}")
     if (own := certs.intervals_declaration) is not None:
         some = certs.intervals_ids if own.is_partial else None

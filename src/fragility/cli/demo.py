@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from fragility.cli.audit import dependence_lines
-from fragility.cli.options import option
+from fragility.cli.options import OUT_FOLDER
 from fragility.cli.outputs import plan_folder
 from fragility.cli.review import say_lacking_workbench
 from fragility.cli.terminal import note, note_command, out
@@ -20,11 +20,11 @@ from fragility.pages.wording import join_names
 if TYPE_CHECKING:
     from fragility.cli.demo_audit import Demo
 
-Out = Annotated[Path, option("--out DIR", "The folder to write.")]
 
+def demo(out_dir: Annotated[Path, OUT_FOLDER] = Path("demo-audit")) -> None:
+    """Audit a credit model on bundled data, and explain the finding.
 
-def demo(out_dir: Out = Path("demo-audit")) -> None:
-    """Train a credit model on the bundled data, audit it, say what to make reliable first, and write demo-audit/.
+    It trains the model, audits it, says what to make reliable first, and writes demo-audit/ with a report.
 
     [bold]Examples[/bold]
 

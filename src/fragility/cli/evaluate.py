@@ -1,4 +1,4 @@
-"""`fragility stress` and `fragility evaluate`: held-out brittle labels, and what a ranking is worth against them."""
+"""`fragility evaluate`: does the ranking find what breaks? Its labels alone, and decisions with missing evidence."""
 
 from __future__ import annotations
 
@@ -12,59 +12,76 @@ import typer
 import fragility as fg
 import fragility.cli.options as opt
 from fragility.base.errors import DataError
-from fragility.cli.options import is_given, load_inputs, option, read_name_or_json, refuse_without
-from fragility.cli.outputs import plan_files, save_result
-from fragility.cli.reading import take_given
-from fragility.cli.tables import Columns, field_names, note_unlabelled, read_rows, read_table
-from fragility.cli.terminal import err, note, say
-from fragility.pages.results import TABLE_SUFFIXES, checked_suffix
+from fragility.base.files import read_json
+from fragility.cli.options import (
+    is_given,
+    load_inputs,
+    load_protocol,
+    option,
+    read_outages,
+    refuse_without,
+    split_names,
+)
+from fragility.cli.outputs import plan_results, save_result
+from fragility.cli.tables import Columns, field_names, note_unlabelled, read_rows, take_given
+from fragility.cli.terminal import err, say
+from fragility.pages.results import TABLE_SUFFIXES
 
 if TYPE_CHECKING:
     from fragility.tables.formats import CsvFormat
 
-Markers = Annotated[
-    str | None,
-    option(
-        "--markers A,B",
-        "Values of the --outages rows that mean 'unavailable' (null: missing), or a JSON file {field: \\[values]}.",
-    ),
-]
+MOST_TRIED = 1024  # values of several missing fields
+DRAWS = 16  # under stress, per row and stressor
 
 
 @dataclass(frozen=True)
 class StressOptions:
     """What the rows are put under."""
 
-    outages: Annotated[
-        Path | None,
-        option(
-            "--outages FILE",
-            "Stress with recorded outages instead: a table of event and field, or booleans, or rows for --markers.",
-        ),
-    ] = None
-    markers: Markers = None
+    outages: opt.Outages = None
+    markers: opt.Markers = None
     stressors: Annotated[
-        str,
-        option("--stressors A,B", "What happens to the rows: mask, dropout, noise, donor, or several of them."),
+        str, option("--stressors A,B", "What happens to the rows: mask, dropout, noise, donor, or several of them.")
     ] = "mask,dropout,noise"
     donors: Annotated[
         Path | None,
-        option("--donors TRAIN", "Training rows, whose values the stressor donor puts in place of a row's own."),
+        option(
+            "--donors TRAIN",
+            "Training rows, whose values the stressor donor puts in place of a row's own.",
+            panel=opt.STRESSING,
+        ),
     ] = None
     severity: Annotated[
-        float, option("--severity", "Rate of mask, dropout and donor, extent of noise.", min=0.0, max=1.0)
+        float,
+        option(
+            "--severity S", "Rate of mask, dropout and donor, extent of noise.", min=0.0, max=1.0, panel=opt.STRESSING
+        ),
     ] = 0.3
-    draws: Annotated[int, option("--draws", "Random draws for each row and stressor.", min=1)] = 16
-    rule: Annotated[str, option("--rule NAME", "expected (mean margin over draws) or any (a single draw).")] = (
-        "expected"
-    )
+    draws: opt.Draws = None
+    rule: Annotated[
+        str,
+        option("--rule NAME", "expected (mean margin over draws) or any (a single draw).", panel=opt.STRESSING),
+    ] = "expected"
     tau_confidence: Annotated[
-        float, option("--tau-confidence", "Where a prediction counts as high-confidence.", min=0.0, max=1.0)
+        float,
+        option(
+            "--tau-confidence C",
+            "Where a prediction counts as high-confidence.",
+            min=0.0,
+            max=1.0,
+            panel=opt.STRESSING,
+        ),
     ] = 0.90
     tau_collapse: Annotated[
-        float, option("--tau-collapse", "Share of its margin a prediction must lose to be brittle.", min=0.0)
+        float,
+        option(
+            "--tau-collapse K",
+            "Share of its margin a prediction must lose to be brittle.",
+            min=0.0,
+            panel=opt.STRESSING,
+        ),
     ] = 0.50
-    seed: Annotated[int, option("--seed", "Seed of the random draws.", min=0)] = 0
+    seed: opt.Seed = 0
 
     def declare(self, context: typer.Context, form: CsvFormat) -> fg.Stress:
         """Return the stress; refuse options that would have no effect beside others."""
@@ -78,7 +95,7 @@ class StressOptions:
                         f"--{given} is {meaning} of random stress, which --outages replaces; leave out one of the two"
                     )
             stressors = (read_outages(self.outages, self.markers, form),)
-        return fg.Stress(stressors, self.draws, self.rule, self.tau_confidence, self.tau_collapse, self.seed)
+        return fg.Stress(stressors, self.draws or DRAWS, self.rule, self.tau_confidence, self.tau_collapse, self.seed)
 
     def _declare_random(self) -> tuple[Any, ...]:
         from fragility.questions.stress.stressors import Donor, Dropout, Mask, Noise
@@ -107,109 +124,51 @@ class StressOptions:
         return None if self.donors is None else read_rows(self.donors, known, form=form, ids=False).X
 
 
-def stress(
-    *,
-    context: typer.Context,
-    protocol: opt.ProtocolArgument,
-    model: opt.ModelOption,
-    data: opt.DataOption,
-    out_file: Annotated[
-        Path | None, option("--out FILE", "Write the labels, one row per prediction (.parquet, .csv).")
-    ] = None,
-    stressing: StressOptions,
-    target: opt.Target = None,
-    columns: opt.ColumnOptions,
-    rows: opt.RowRange = None,
-    csv: opt.CsvOptions,
-    loading: opt.LoadingOptions,
-) -> None:
-    """Find which confident predictions break under random loss of evidence, or under your own recorded outages.
-
-    These labels are held out: no certificate and no score uses them.
-
-    [bold]Examples[/bold]
-
-      fragility stress audit/ --model model.skops --data test.parquet --target class --out labels.parquet
-
-      fragility stress audit/ --model model.skops --data test.parquet --outages outages.csv
-
-      fragility stress audit/ --model model.skops --data test.parquet --outages train.parquet --markers '?,unknown'
-
-      fragility stress audit/ --model model.skops --data test.parquet --stressors donor --donors train.parquet
-    """
-    from fragility.analysis.ranking.comparison import label_noise_ceiling
-    from fragility.analysis.ranking.metrics import DEFINED
-
-    if out_file is not None:
-        checked_suffix(out_file, TABLE_SUFFIXES)
-    plan_files({"--out": out_file}, {"--model": model, "--data": data, **stressing.inputs})
-    form = csv.form(data, stressing.outages, stressing.donors)
-    declared = stressing.declare(context, form)
-    loaded, pi, given = load_inputs(model, protocol, data, form, target, columns, loading, rows)
-    donors = stressing.read_donors(columns.declare(field_names(loaded, pi), target), form)
-    with _show_status("stressing"):
-        labels = fg.label_brittle(loaded, given.X, pi, declared, ids=given.ids, donors=donors)
-        independent = fg.label_brittle(loaded, given.X, pi, declared.independent(), ids=given.ids, donors=donors)
-    for name, count in labels.counts().items():
-        say(f"{count:8d}  {name}")
-    ceiling = label_noise_ceiling(labels, independent)
-    shown = f"{ceiling.auroc:.3f}" if ceiling.state == DEFINED else ceiling.state
-    say(f"Label-noise ceiling (AUROC of independent draws): {shown}")
-    if out_file is not None:
-        labels.save(out_file)
-        note(f"labels written to {out_file}")
-
-
 def evaluate(
     *,
     context: typer.Context,
     directory: opt.DirArgument,
-    model: opt.ModelOption,
-    data: opt.DataOption,
-    validation: Annotated[
-        Path | None, option("--validation FILE", "Rows on which each baseline's direction is chosen.")
-    ] = None,
+    model: Annotated[str, opt.MODEL],
+    data: Annotated[str, opt.DATA],
     target: opt.Target = None,
     columns: opt.ColumnOptions,
-    shap: Annotated[int, option("--shap N", "Explain N rows for the group-SHAP baseline; 0 leaves it out.", min=0)] = 0,
-    by: Annotated[
-        str, option("--by SCORE", "The ranking to judge: exposure, the paper's fds, or one of the --modes.")
-    ] = "exposure",
-    modes: Annotated[
-        str | None,
-        option("--modes A,B", "Compare the exposures to these failure modes of the protocol too: lost, wrong, noisy."),
+    validation: Annotated[
+        Path | None,
+        option("--validation FILE", "Rows on which each baseline's direction is chosen.", panel=opt.RUNNING),
     ] = None,
+    score: opt.Score = "exposure",
+    failure_modes: Annotated[str | None, opt.FAILURE_MODES] = None,
+    out_files: Annotated[list[Path] | None, opt.results(".json", ".txt", *TABLE_SUFFIXES)] = None,
+    shap: Annotated[
+        int,
+        option("--shap N", "Explain N rows for the group-SHAP baseline; 0 leaves it out.", min=0, panel=opt.RUNNING),
+    ] = 0,
     random_orders: Annotated[
-        int, option("--random-orders N", "Random group orders to average; 0 leaves them out.", min=0)
+        int,
+        option("--random-orders N", "Random group orders to average; 0 leaves them out.", min=0, panel=opt.RUNNING),
     ] = 5,
-    json_file: opt.JsonOut = None,
-    csv_file: Annotated[Path | None, option("--csv FILE", "Write the table of scores as CSV.")] = None,
     stressing: StressOptions,
     engine: opt.Engine = "auto",
     csv: opt.CsvOptions,
     loading: opt.LoadingOptions,
 ) -> None:
-    """Does exposure find the predictions that break under stress better than the model's confidence does?
+    """Does exposure find the predictions that break under stress?
 
-    The audited rows are put under held-out stress, which no certificate has seen. Every score is judged by how well it
-    finds the confident predictions that break; --by fds judges the paper's score instead of exposure.
+    And does it find them better than the model's confidence? The stress is held out: no certificate has seen it.
+    --score fds judges the paper's score instead, and --failure-modes are compared too.
 
     [bold]Examples[/bold]
 
       fragility evaluate audit/ --model model.skops --data test.parquet --target class
 
-      fragility evaluate audit/ --model model.skops --data test.parquet --target class --validation valid.parquet
+      fragility evaluate audit/ --model model.skops --data test.parquet --outages outages.csv --out evaluation.json
 
-      fragility evaluate audit/ --model model.skops --data test.parquet --outages outages.csv --json evaluation.json
-
-      fragility evaluate audit/ --model model.skops --data test.parquet --stressors noise --modes noisy --by noisy
+      fragility evaluate audit/ --model model.skops --data test.parquet --failure-modes noisy --score noisy
     """
     if validation is None:
         refuse_without("--validation", context, "engine")
-    plan_files(
-        {"--json": json_file, "--csv": csv_file},
-        {"--model": model, "--data": data, "--validation": validation, **stressing.inputs},
-    )
+    inputs = {"--model": model, "--data": data, "--validation": validation, **stressing.inputs}
+    plan_results(out_files, (".json", ".txt", *TABLE_SUFFIXES), inputs)
     form = csv.form(data, validation, stressing.outages, stressing.donors)
     declared = stressing.declare(context, form)
     audit = fg.open_audit(directory)
@@ -233,20 +192,62 @@ def evaluate(
             validation=held,
             stress=declared,
             baselines=fg.Baselines(random_orders, shap),
-            by=by,
-            modes=() if modes is None else split_names(modes),
+            by=score,
+            modes=() if failure_modes is None else split_names(failure_modes),
             donors=donors,
             ids=given.ids,
             engine=engine,
             seed=stressing.seed,
         )
-    say(judged.to_text())
-    save_result(judged, json_file, csv_file)
+    text = judged.to_text()
+    say(text)
+    save_result(judged, out_files, text)
 
 
-def split_names(text: str) -> list[str]:
-    """`wrong, noisy` as names."""
-    return [name.strip() for name in text.split(",") if name.strip()]
+def labels(
+    *,
+    context: typer.Context,
+    protocol: opt.ProtocolArgument,
+    model: Annotated[str, opt.MODEL],
+    data: Annotated[str, opt.DATA],
+    out_files: Annotated[list[Path] | None, opt.results(*TABLE_SUFFIXES)] = None,
+    stressing: StressOptions,
+    target: opt.Target = None,
+    columns: opt.ColumnOptions,
+    rows: opt.RowRange = None,
+    csv: opt.CsvOptions,
+    loading: opt.LoadingOptions,
+) -> None:
+    """Label the confident predictions that break under stress.
+
+    The stress is random loss of evidence, or your own recorded outages. These labels are held out: no certificate and
+    no score uses them. Other commands take them by --stress.
+
+    [bold]Examples[/bold]
+
+      fragility evaluate labels audit/ --model model.skops --data test.parquet --target class --out stress.parquet
+
+      fragility evaluate labels audit/ --model model.skops --data test.parquet --outages outages.csv
+
+      fragility evaluate labels audit/ --model model.skops --data test.parquet --stressors donor --donors train.parquet
+    """
+    from fragility.analysis.ranking.comparison import label_noise_ceiling
+    from fragility.analysis.ranking.metrics import DEFINED
+
+    plan_results(out_files, TABLE_SUFFIXES, {"--model": model, "--data": data, **stressing.inputs})
+    form = csv.form(data, stressing.outages, stressing.donors)
+    declared = stressing.declare(context, form)
+    loaded, pi, given = load_inputs(model, protocol, data, form, target, columns, loading, rows)
+    donors = stressing.read_donors(columns.declare(field_names(loaded, pi), target), form)
+    with _show_status("stressing"):
+        found = fg.label_brittle(loaded, given.X, pi, declared, ids=given.ids, donors=donors)
+        independent = fg.label_brittle(loaded, given.X, pi, declared.independent(), ids=given.ids, donors=donors)
+    for name, count in found.counts().items():
+        say(f"{count:8d}  {name}")
+    ceiling = label_noise_ceiling(found, independent)
+    shown = f"{ceiling.auroc:.3f}" if ceiling.state == DEFINED else ceiling.state
+    say(f"Label-noise ceiling (AUROC of independent draws): {shown}")
+    save_result(found, out_files)
 
 
 def _show_status(what: str) -> AbstractContextManager[Any]:
@@ -254,25 +255,108 @@ def _show_status(what: str) -> AbstractContextManager[Any]:
     return console.status(what) if console.is_terminal else nullcontext()
 
 
-def read_outages(path: Path, markers: str | None, form: CsvFormat) -> fg.Outages:
-    """Read a log of outages."""
-    from fragility.questions.stress.declaration import outage_events
+def missing(
+    *,
+    context: typer.Context,
+    model: opt.ModelArgument,
+    data: opt.DataArgument,
+    protocol: opt.SomeProtocol = None,
+    train: opt.SomeTrain = None,
+    sets: Annotated[
+        Path | None,
+        option(
+            "--sets FILE",
+            "Which fields to hide together: a JSON list of lists of fields, or a log of outages. (default: each field)",
+        ),
+    ] = None,
+    together: Annotated[
+        int, option("--together N", "Also hide up to N fields at once, where no --sets are named.", min=1, max=5)
+    ] = 1,
+    conditional: Annotated[
+        bool, option("--conditional", "Take values from the nearest rows of --train, not from the catalogue.")
+    ] = False,
+    top: opt.Top = 10,
+    out_files: Annotated[list[Path] | None, opt.results(".json", ".txt", *TABLE_SUFFIXES, *opt.PICTURES)] = None,
+    most_sets: Annotated[
+        int,
+        option("--most-sets N", "The most sets of two, of three, ... fields.", min=1, panel=opt.RUNNING),
+    ] = 20,
+    draws: opt.Draws = None,
+    markers: opt.Markers = None,
+    target: opt.Target = None,
+    columns: opt.ColumnOptions,
+    rows: opt.RowRange = None,
+    engine: opt.Engine = "auto",
+    csv: opt.CsvOptions,
+    loading: opt.LoadingOptions,
+) -> None:
+    """Can p_change be relied on?
 
-    return fg.Outages.from_events(outage_events(read_table(path, form), markers=parse_markers(markers)))
+    Hides each field in turn, decides, and compares with the decision on the full row. Says how many decisions
+    change, how many were expected to, and how well p_change tells which. DATA are rows that were not used in
+    training; without --protocol one is fitted on --train.
+
+    [bold]Examples[/bold]
+
+      fragility evaluate missing model.skops test.parquet --protocol audit/ --target class
+
+      fragility evaluate missing model.skops test.parquet --train train.parquet --conditional --together 3
+
+      fragility evaluate missing model.skops test.parquet --protocol audit/ --sets outages.csv --out missing.png
+    """
+    if protocol is None and train is None:
+        raise DataError(
+            "decisions without fields need a protocol; name one with --protocol, or training rows by --train"
+        )
+    if train is not None and protocol is not None and not conditional:
+        raise DataError("--train has no effect with --protocol unless --conditional is given; leave out --train")
+    if conditional and train is None:
+        raise DataError("--conditional takes values from training rows; name them with --train")
+    if sets is not None and is_given(context, "together"):
+        raise DataError("--sets says which fields to hide together; leave out --together or leave out --sets")
+    if sets is None:
+        refuse_without("a log of outages in --sets", context, "markers")
+    inputs: dict[str, str | Path | None] = {"MODEL": model, "DATA": data, "--protocol": protocol, "--train": train}
+    plan_results(out_files, (".json", ".txt", *TABLE_SUFFIXES, *opt.PICTURES), inputs | {"--sets": sets})
+    form = csv.form(data, train, sets)
+    loaded = loading.load(model)
+    declared = None if protocol is None else load_protocol(protocol)
+    known = columns.declare(field_names(loaded, declared), target)
+    given = read_rows(data, known, rows=rows, form=form)
+    training = None if train is None else read_rows(train, known, form=form, ids=False).X
+    known.check_dropped()
+    note_unlabelled(given.labels is not None, target, data)
+    found = fg.evaluate_missing(
+        loaded,
+        given.X,
+        declared or fg.Protocol.fit(loaded, training),
+        sets=None if sets is None else read_sets(sets, markers, form),
+        together=together,
+        most_sets=most_sets,
+        training=training if conditional else None,
+        conditional=conditional,
+        draws=draws or MOST_TRIED,
+        ids=given.ids,
+        engine=engine,
+    )
+    text = found.to_text(top)
+    say(text)
+    save_result(found, out_files, text)
 
 
-def parse_markers(text: str | None) -> Any:
-    """`?,unknown,-9` or a JSON file; a word that is a number stands for both, since a file does not tell."""
-    if text is None:
-        return None
-    document = read_name_or_json(text, "--markers")
-    if not isinstance(document, str):
-        return document
-    found: list[object] = []
-    for word in document.split(","):
-        found.append(None if word == "null" else word)
-        try:
-            found.append(float(word))
-        except ValueError:
-            continue
-    return found
+def read_sets(path: Path, markers: str | None, form: CsvFormat) -> Any:
+    """Return the sets of fields that --sets names: a JSON list of lists, or a log of outages."""
+    if path.suffix.lower() != ".json":
+        return read_outages(path, markers, form)
+    if not path.is_file():
+        raise DataError(f"--sets names the file {path}, which does not exist")
+    try:
+        document = read_json(path)
+    except ValueError as error:
+        raise DataError(f"--sets {path} is not valid JSON: {error}") from error
+    lists = isinstance(document, list) and all(
+        isinstance(each, list) and all(isinstance(name, str) for name in each) for each in document
+    )
+    if not lists:
+        raise DataError(f'--sets {path} must hold a list of lists of fields, such as [["age"], ["age", "income"]]')
+    return document

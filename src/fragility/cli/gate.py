@@ -10,66 +10,51 @@ from rich.markup import escape
 
 import fragility as fg
 import fragility.cli.options as opt
-from fragility.base.errors import DataError
-from fragility.cli.options import argument, option, refuse_without
-from fragility.cli.outputs import plan_files, save_result
-from fragility.cli.reading import open_rows, read_labels
-from fragility.cli.tables import read_stress_labels
+from fragility.cli.options import option, refuse_without
+from fragility.cli.outputs import plan_files, plan_results, save_result
+from fragility.cli.tables import open_rows, read_labels, read_stress_labels
 from fragility.cli.terminal import EXIT_CLAIM_FAILED, note, out
-from fragility.pages.results import checked_suffix
+from fragility.pages.results import TABLE_SUFFIXES, checked_suffix
+
+SUFFIXES = (".json", ".xml", ".md", ".txt", ".html", *TABLE_SUFFIXES)  # .xml is JUnit's
 
 
 def gate(
     *,
     context: typer.Context,
-    directories: Annotated[
-        list[Path],
-        argument(
-            "DIR...",
-            "The folder that `fragility audit` wrote; or those of several models that differ only by being trained "
-            "again, whose mean is judged.",
-        ),
-    ],
-    rules: Annotated[Path, option("--rules FILE", "The rules (TOML); `fragility gate init` writes some.")],
-    against: Annotated[
-        list[Path] | None,
-        option("--against DIR", "An earlier audit, for rules with an allowance; may be repeated for retrained models."),
-    ] = None,
+    directories: opt.DirsArgument,
+    rules: Annotated[Path, opt.RULES],
+    against: Annotated[list[Path] | None, opt.AGAINST] = None,
     strict: Annotated[bool, option("--strict", "An inconclusive verdict fails too.")] = False,
-    out_files: Annotated[
-        list[Path] | None,
-        option("--out FILE", "Write the verdicts as .json, .xml (JUnit), .md or .txt; may be repeated."),
-    ] = None,
-    stress: Annotated[
-        list[Path] | None,
-        option("--stress FILE", "Held-out labels, as `fragility stress --out` writes them; one for each audit."),
-    ] = None,
-    stress_against: Annotated[
-        list[Path] | None, option("--stress-against FILE", "Held-out labels of each earlier audit.")
-    ] = None,
+    out_files: Annotated[list[Path] | None, opt.results(*SUFFIXES)] = None,
+    data: opt.SomeData = None,
+    stress: Annotated[list[Path] | None, opt.STRESS] = None,
     labels: opt.Labels = None,
-    labels_against: Annotated[
-        Path | None, option("--labels-against FILE", "True classes of the earlier audit. (default: those of --labels)")
+    stress_against: Annotated[
+        list[Path] | None,
+        option("--stress-against FILE", "Held-out labels of each earlier audit.", panel=opt.ADDED),
     ] = None,
-    data: Annotated[
-        str | None,
-        option("--data DATA", "The audited rows, for rules by a column: a file, a folder, a pattern or an address."),
+    labels_against: Annotated[
+        Path | None,
+        option(
+            "--labels-against FILE", "True classes of the earlier audit. (default: those of --labels)", panel=opt.ADDED
+        ),
     ] = None,
     target: opt.Target = None,
     id_column: opt.Id = None,
     csv: opt.CsvOptions,
 ) -> None:
-    """Check an audit by declared rules, alone or against an earlier audit, for use in CI.
+    """Check an audit by declared rules, for use in CI.
 
-    With audits of several models that differ only by being trained again, on either side, the verdict is about the way
-    they are trained, and not about two single models.
+    It is judged alone, or against an earlier audit. With audits of several models that differ only by being trained
+    again (several DIR, --against and --stress, one for each), the verdict is about the way they are trained, and
+    not about two single models.
 
     A rule passes or fails if the rows at hand show it with the declared confidence, and is inconclusive otherwise.
+
     Exit code 0: no rule failed. 1: a rule failed, or with --strict is inconclusive. 2: it could not be checked.
 
     [bold]Examples[/bold]
-
-      fragility gate audit/ --rules gate.toml
 
       fragility gate audit-new/ --against audit-old/ --rules gate.toml --strict --out gate.xml --out gate.md
 
@@ -83,16 +68,9 @@ def gate(
         refuse_without("--labels", context, "target")
         if data is None:
             refuse_without("--data or --labels", context, "id_column")
-    from fragility.gate.verdicts import GateResult
-
-    for path in out_files or ():
-        checked_suffix(path, GateResult.SUFFIXES)
     form = csv.form(labels, labels_against, data)
-    outputs = {f"--out ({path.suffix})": path for path in out_files or ()}
-    if len(outputs) < len(out_files or ()):
-        raise DataError("--out names two files of the same kind; name each kind once: .json, .xml, .md or .txt")
     held_out = {f"--stress ({path.name})": path for path in stress or ()}
-    plan_files(outputs, {"--rules": rules, "--labels": labels, **held_out})
+    plan_results(out_files, SUFFIXES, {"--rules": rules, "--labels": labels, **held_out})
     declared = fg.Gate.load(rules)
     audits = [fg.open_audit(directory) for directory in directories]
     columns = [rule.by for rule in declared.rules if rule.by not in (None, "predicted")]
@@ -108,35 +86,21 @@ def gate(
         stress_against=[read_stress_labels(path, form) for path in stress_against] if stress_against else None,
     )
     out().print(escape(found.to_text()))
-    save_result(found, *(out_files or ()))
+    save_result(found, out_files)
     if found.outcome == "fail" or (strict and found.outcome == "inconclusive"):
         raise typer.Exit(EXIT_CLAIM_FAILED)
 
 
 def init(
-    directories: Annotated[
-        list[Path],
-        argument(
-            "DIR...",
-            "A good audit: the folder that `fragility audit` wrote. Or audits of at least three good models that "
-            "differ only by being trained again.",
-        ),
-    ],
+    directories: opt.DirsArgument,
     out_file: Annotated[Path, option("--out FILE", "The rules to write (.toml).")],
-    allowance: Annotated[
-        float | None,
-        option(
-            "--allowance SHARE",
-            "Compare with an earlier audit, and allow this much more. (default: limits that this audit keeps to)",
-            min=0.0,
-            max=1.0,
-        ),
-    ] = None,
+    allowance: opt.Allowance = None,
     min_confidence: opt.MinConfidence = None,
 ) -> None:
     """Write the rules of a gate from a good audit, for later audits to be checked by.
 
-    One audit cannot tell how far retrained models differ. Limits from several cover that too.
+    Limits are those that the audit keeps to; with --allowance the rules compare with an earlier audit instead. One
+    audit cannot tell how far retrained models differ: limits from at least three audits of them cover that too.
 
     [bold]Examples[/bold]
 

@@ -1,4 +1,5 @@
-"""The commands that `fragility` lists: the product's own, then those of other installed packages.
+"""The commands that `fragility` lists: the product's own, then those of other installed packages; and their help.
+
 
 Other packages add commands as entry points of the group ``fragility.commands``: the entry point is named like
 the command, and its object is a ``typer.Typer``. It is imported when called, not to be listed, so that it costs the
@@ -12,9 +13,15 @@ from typing import Any
 
 import typer
 import typer.main
+from rich.console import Console
+from rich.markup import escape
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.table import Table
 from typer.core import TyperCommand, TyperGroup
 
 from fragility.base.errors import FragilityError, name_error
+from fragility.cli.options import ALL_HELP
 
 ELSEWHERE = "From other packages"  # the last panel of `fragility --help`
 
@@ -23,12 +30,83 @@ EXTENSIONS = "fragility.commands"
 # Commands of the paper's study, whose package stands beside this one: what the list says of them.
 STUDY = {
     "study": "Reproduce the paper's study: run, status, tables, figures.",
-    "bench": "Time full certificates against one prediction pass, on this machine.",
+    "bench": "Time certificates against one prediction pass, on this machine.",
 }
 
 
 class ExtensionError(FragilityError):
     """A command of another package is not installed or cannot be loaded."""
+
+
+class Command(TyperCommand):
+    """A command whose help fits a screen: the options that most people need; `--help-all` shows all, by panel."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        console = Console(highlight=False, emoji=False)
+        with console.capture() as captured:
+            arguments = [str(param.metavar) for param in self.params if param.param_type_name == "argument"]
+            console.print(f"[bold]Usage:[/bold] {escape(' '.join([ctx.command_path, *arguments, '[OPTIONS]']))}\n")
+            for paragraph in self._list_paragraphs():
+                indented = paragraph.startswith("fragility ")
+                heading = paragraph.startswith("[bold]")
+                console.print(
+                    Padding(paragraph, (0, 0, 0, 2)) if indented else paragraph if heading else f"{paragraph}\n"
+                )
+            console.print()
+            for title, rows in self._list_panels(ctx).items():
+                grid = Table.grid(padding=(0, 2), expand=True)
+                grid.add_column(no_wrap=True)
+                grid.add_column(ratio=1)
+                for name, told in rows:
+                    grid.add_row(f"[bold cyan]{escape(name)}[/bold cyan]", told)
+                console.print(Panel(grid, title=title, title_align="left", border_style="dim"))
+            for line in [*self._list_related(ctx), *self._mention_others(ctx)]:
+                console.print(line)
+        formatter.write(captured.get())
+
+    def _list_paragraphs(self) -> list[str]:
+        """Return the paragraphs of the help, without the line breaks of the docstring; examples are paragraphs."""
+        return [" ".join(paragraph.split()) for paragraph in (self.help or "").split("\n\n")]
+
+    def _list_panels(self, ctx: Any) -> dict[str, list[tuple[str, str]]]:
+        """Return what to show, by panel: names with their help."""
+        panels: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for param in self.get_params(ctx):
+            if param.param_type_name == "argument":
+                panels["Arguments"].append(describe_parameter(param))
+                continue
+            panel = getattr(param, "rich_help_panel", None)
+            if panel is None or ctx.meta.get(ALL_HELP):
+                panels.setdefault(panel or "Options", []).append(describe_parameter(param))
+        return {title: rows for title, rows in panels.items() if rows}
+
+    def _mention_others(self, ctx: Any) -> list[str]:
+        others = sum(getattr(param, "rich_help_panel", None) is not None for param in self.params)
+        if not others or ctx.meta.get(ALL_HELP):
+            return []
+        return [f"{others} more options: [bold]{ctx.command_path} --help-all[/bold]"]
+
+    def _list_related(self, ctx: Any) -> list[str]:
+        """Say which commands of two words begin with this one's name."""
+        siblings = getattr(getattr(ctx.parent, "command", None), "commands", {})
+        return [
+            f"[bold]fragility {name}[/bold]: {(command.help or '').splitlines()[0]}"
+            for name, command in siblings.items()
+            if name.startswith(f"{self.name} ")
+        ]
+
+
+def describe_parameter(param: Any) -> tuple[str, str]:
+    """Return what stands for an argument or option, and its help with the default."""
+    if param.param_type_name == "argument":
+        return str(param.metavar or param.name.upper()), param.help or ""
+    value = "" if param.is_flag else f" {param.metavar or 'N'}"
+    words = [param.help or ""]
+    if param.required:
+        words.append("Required.")
+    elif "(default" not in words[0] and not isinstance(param.default, bool | tuple | list | None):
+        words.append(f"(default {param.default})")
+    return ", ".join([*param.opts, *param.secondary_opts]) + value, " ".join(words)
 
 
 class Commands(TyperGroup):

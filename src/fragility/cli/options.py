@@ -1,5 +1,6 @@
-"""Options that several commands share, so that one name means one thing everywhere, and groups of them.
+"""Every option that more than one command takes, declared once, so that one name means one thing everywhere.
 
+An option without a panel is shown by `--help`; the others, by panel, by `--help-all`.
 A command takes a group as one parameter, such as `csv: CsvOptions`; `expand_groups` makes its options of it.
 """
 
@@ -19,19 +20,35 @@ import typer
 import fragility as fg
 from fragility.base.errors import DataError, ProtocolError
 from fragility.base.files import read_json
-from fragility.cli.tables import AuditRows, Columns, field_names, is_csv, note_unlabelled, read_rows
+from fragility.cli.tables import AuditRows, Columns, field_names, is_csv, note_unlabelled, read_rows, read_table
 
 if TYPE_CHECKING:
     from fragility.tables.formats import CsvFormat
 
 KEYWORD = inspect.Parameter.KEYWORD_ONLY
 
+# The panels of `--help-all`.
+TABLES = "Tables"
+LOADING = "Loading the model"
+PROTOCOL = "Declaring a protocol"
+CERTIFICATES = "What else certificates say"
+RUNNING = "Running it"
+SERVING = "Answering requests"
+ADDED = "What else to add"
+STATED = "What it states"
+STRESSING = "The stress"
+PROOFS = "Proofs and signatures"
+COPIES = "Degraded copies"
+REPLAYING = "Replaying a table"
 
-def option(declared: str, help: str, min: float | None = None, max: float | None = None) -> Any:
+
+def option(
+    declared: str, help: str, min: float | None = None, max: float | None = None, panel: str | None = None
+) -> Any:
     """Return an option, declared as help shows it: its flags, then what stands for its value."""
     flags = [word for word in declared.split() if word.startswith("-")]
     value = " ".join(word for word in declared.split() if not word.startswith("-"))
-    return typer.Option(*flags, metavar=value or None, help=help, min=min, max=max)
+    return typer.Option(*flags, metavar=value or None, help=help, min=min, max=max, rich_help_panel=panel)
 
 
 def argument(value: str, help: str) -> Any:
@@ -40,61 +57,150 @@ def argument(value: str, help: str) -> Any:
 
 
 MODEL_HELP = (
-    "A model file (.skops, XGBoost .json/.ubj, LightGBM .txt, CatBoost .cbm, ONNX .onnx, Treelite .tl, "
-    "ResMLPClassifier .safetensors, .joblib or .pkl with --trust), an MLflow folder, runs:/ or models:/ address, or "
-    "package.module:attribute."
+    "A model: .skops, .onnx, XGBoost, LightGBM, CatBoost, Treelite or ResMLPClassifier file, .joblib or .pkl with "
+    "--trust, an MLflow folder or address, or package.module:attribute."
+)
+DATA_HELP = "The rows: a Parquet, CSV or Arrow file, a folder or pattern of them, or an address such as s3://bucket/."
+PROTOCOL_HELP = "A protocol file, or the folder that `fragility audit` wrote."
+RATES_HELP = (
+    "How often evidence fails: a number, a JSON file {field: rate} or {field: {lost: rate, wrong: rate}}, or a log "
+    "of outages."
 )
 
+# --- what a command works on --------------------------------------------------------------------------------
+
+MODEL = option("--model MODEL", MODEL_HELP)
+DATA = option("--data DATA", DATA_HELP)
+TRAIN = option("--train TRAIN", "The rows that the model was trained on.")
+PROTOCOL_FILE = option("--protocol PROTOCOL", PROTOCOL_HELP)
+TARGET = option("--target COL", "The label column, kept away from the model.")
+ROW = option("--row ID", "The id of a row.")
+RATES = option("--rates FILE|R", RATES_HELP)
+OUT_FOLDER = option("--out DIR", "The folder to write.")
+
 ModelArgument = Annotated[str, argument("MODEL", MODEL_HELP)]
-ModelOption = Annotated[str, option("--model MODEL", MODEL_HELP)]
-MANY_ROWS = (
-    "The rows: a Parquet, CSV or Arrow file, a folder of them, a pattern, or an address such as s3://bucket/rows/."
-)
-DataArgument = Annotated[str, argument("DATA", MANY_ROWS)]
-DataOption = Annotated[Path, option("--data DATA", "The rows: a Parquet, CSV or Arrow file.")]
+DataArgument = Annotated[str, argument("DATA", DATA_HELP)]
 DirArgument = Annotated[Path, argument("DIR", "The folder that `fragility audit` wrote.")]
-Target = Annotated[str | None, option("--target COL", "The label column, kept away from the model.")]
+DirsArgument = Annotated[list[Path], argument("DIR...", "Folders that `fragility audit` wrote.")]
+ProtocolArgument = Annotated[Path, argument("PROTOCOL", PROTOCOL_HELP)]
+SomeModel = Annotated[str | None, MODEL]
+SomeData = Annotated[str | None, DATA]
+SomeTrain = Annotated[Path | None, TRAIN]
+SomeProtocol = Annotated[Path | None, PROTOCOL_FILE]
+SomeRow = Annotated[str | None, ROW]
+SomeRates = Annotated[str | None, RATES]
+Target = Annotated[str | None, TARGET]
 Id = Annotated[
     str | None, option("--id COL", "The column with row ids. (default: the index that pandas stored, else row numbers)")
 ]
-RowRange = Annotated[str | None, option("--rows N|A:B", "Only the first N rows, or rows A to B-1, counted from 0.")]
+RowRange = Annotated[
+    str | None, option("--rows N|A:B", "Only the first N rows, or rows A to B-1, counted from 0.", panel=TABLES)
+]
 Trust = Annotated[
     bool, option("--trust", "Load files that can run code when opened (.joblib, .pkl, unknown types in .skops).")
 ]
+
+# --- what else it reads -------------------------------------------------------------------------------------
+
+Labels = Annotated[Path | None, option("--labels FILE", "A table with the true classes, in the column --target.")]
+STRESS = option("--stress FILE", "Held-out labels, as `fragility evaluate labels` writes them.")
+Stress = Annotated[Path | None, STRESS]
+Policy = Annotated[Path | None, option("--policy FILE", "A review policy, as `fragility policy` writes it.")]
+RULES = option("--rules FILE", "The rules of a gate (TOML), as `fragility gate init` writes them.")
+AGAINST = option("--against DIR", "An earlier audit, for rules with an allowance.")
+Parities = Annotated[
+    list[Path] | None,
+    option("--parity FILE", "A comparison, as `fragility parity` writes it (JSON). May be repeated.", panel=ADDED),
+]
+Reliability = Annotated[
+    Path | None,
+    option("--reliability FILE", "What `fragility reliability` wrote about the audited rows (JSON).", panel=ADDED),
+]
+Values = Annotated[
+    bool,
+    option("--values", "Keep the values of rows in a comparison's examples, not field names alone.", panel=ADDED),
+]
+Outages = Annotated[
+    Path | None,
+    option("--outages FILE", "A log of outages: a table of event and field, or booleans, or rows for --markers."),
+]
+Markers = Annotated[
+    str | None,
+    option(
+        "--markers A,B",
+        "Values in the rows of a log of outages that mean 'unavailable' (null: missing), or a JSON file "
+        "{field: \\[values]}.",
+        panel=TABLES,
+    ),
+]
+KEY = option("--key KEY", "A private key, as `fragility sign keys` writes it.")
+PublicKey = Annotated[Path | None, option("--public-key PUB", "The public key of whoever signed.")]
+
+# --- how -----------------------------------------------------------------------------------------------------
+
+Engine = Annotated[str, option("--engine NAME", "auto, or the engine to insist on (blackbox).", panel=RUNNING)]
 MinConfidence = Annotated[
     float | None,
-    option("--min-confidence C", "Where a prediction counts as confident. (default: as audited)", min=0.0, max=1.0),
-]
-Engine = Annotated[str, option("--engine NAME", "auto, or the engine to insist on (blackbox).")]
-Encoding = Annotated[str | None, option("--encoding NAME", "Encoding of CSV files: latin-1, utf-16. (default utf-8)")]
-
-
-Row = Annotated[str, option("--row ID", "The id of the row.")]
-RankedBy = Annotated[
-    str,
     option(
-        "--by SCORE",
-        "What to rank by: exposure, the paper's fds, failure_probability, a failure mode such as wrong ...",
+        "--min-confidence C",
+        "Where a prediction counts as confident. (default: as the protocol declares; 0.9 in a new one)",
+        min=0.0,
+        max=1.0,
     ),
 ]
 ByColumns = Annotated[
     list[str] | None,
+    option("--by COL", "Shares by a column: its values, bands (age:25,40,60) or so many (age:q5). May be repeated."),
+]
+Score = Annotated[
+    str,
     option(
-        "--by COL",
-        "Shares by a column: its values, bands of it (age:25,40,60) or so many bands (age:q5). May be repeated.",
+        "--score NAME",
+        "The score to rank by: exposure, the paper's fds, failure_probability, or a failure mode such as wrong.",
     ),
 ]
-AuditedRows = Annotated[
-    str | None,
+FAILURE_MODES = option("--failure-modes A,B", "Failure modes of the protocol: lost, wrong, noisy, or several of them.")
+Risk = Annotated[
+    float,
+    option("--risk R", "The largest rate of brittle predictions among those left unreviewed.", min=0.0, max=1.0),
+]
+Top = Annotated[int, option("--top -n N", "How many entries of a list to show.", min=1)]
+DRAWS = option(
+    "--draws N",
+    "Random draws for each row; more are more exact. (default: 16 under stress, 1024 of missing values, 4096 of "
+    "failures)",
+    min=1,
+    panel=RUNNING,
+)
+Draws = Annotated[int | None, DRAWS]
+Seed = Annotated[int, option("--seed N", "The seed of everything random.", min=0, panel=RUNNING)]
+Allowance = Annotated[
+    float | None,
+    option("--allowance SHARE", "How far a share may move from an earlier audit or the reference.", min=0.0, max=1.0),
+]
+Port = Annotated[
+    int | None,
     option(
-        "--data DATA",
-        "The audited rows, for --by and for the values of cases: a file, a folder, a pattern or an address.",
+        "--port N",
+        "The port to listen on, 0 for any free one. (default: 8808 for review, 8809 for serve)",
+        min=0,
+        max=65535,
     ),
 ]
-Labels = Annotated[Path | None, option("--labels FILE", "A table with the true classes (see --target), for accuracy.")]
-ProtocolArgument = Annotated[Path, argument("PROTOCOL", "A protocol file, or the folder that `fragility audit` wrote.")]
-LabelColumn = Annotated[str, option("--target COL", "The label column.")]
-JsonOut = Annotated[Path | None, option("--json FILE", "Write everything as JSON.")]
+Author = Annotated[str | None, option("--author NAME", "Who makes it.", panel=STATED)]
+Purpose = Annotated[str | None, option("--purpose TEXT", "What it is made for.", panel=STATED)]
+Date = Annotated[
+    str | None, option("--date DATE", "The date to state; none is looked up, so bytes repeat.", panel=STATED)
+]
+
+
+def results(*suffixes: str) -> Any:
+    """Return the option by which results go out, in the forms that a command can write."""
+    forms = f"{', '.join(suffixes[:-1])} or {suffixes[-1]}" if len(suffixes) > 1 else suffixes[0]
+    return option("--out FILE", f"Write the result, in the form that its suffix names: {forms}. May be repeated.")
+
+
+PICTURES = (".png", ".svg", ".pdf")
 
 
 def is_given(context: typer.Context, name: str) -> bool:
@@ -116,6 +222,12 @@ def refuse_declared(context: typer.Context, by: str, names: Iterable[str]) -> No
         raise ProtocolError(f"{by} already declares the {name.replace('_', ' ')}; leave out {flag} or leave out {by}")
 
 
+def refuse_beside(context: typer.Context, reason: str, names: Iterable[str]) -> None:
+    """Refuse options that do not go together with what else was given."""
+    for _, flag in _list_given(context, names):
+        raise DataError(f"{flag} {reason}; leave it out")
+
+
 def refuse_without(needed: str, context: typer.Context, *names: str) -> None:
     """Refuse options that have no effect because the option `needed` is not given."""
     for _, flag in _list_given(context, names):
@@ -130,10 +242,15 @@ class CsvOptions:
     """How CSV files are written."""
 
     separator: Annotated[
-        str | None, option("--separator CHAR", "What separates the fields of CSV files: ';', tab. (default ,)")
+        str | None,
+        option("--separator CHAR", "What separates the fields of CSV files: ';', tab. (default ,)", panel=TABLES),
     ] = None
-    encoding: Encoding = None
-    decimal: Annotated[str | None, option("--decimal CHAR", "The decimal mark in CSV files: ','. (default .)")] = None
+    encoding: Annotated[
+        str | None, option("--encoding NAME", "Encoding of CSV files: latin-1, utf-16. (default utf-8)", panel=TABLES)
+    ] = None
+    decimal: Annotated[
+        str | None, option("--decimal CHAR", "The decimal mark in CSV files: ','. (default .)", panel=TABLES)
+    ] = None
 
     def form(self, *tables: str | Path | None) -> CsvFormat:
         """Return the format of a command's tables; refuse these options if none of them is a CSV file."""
@@ -160,10 +277,12 @@ class ColumnOptions:
 
     id_column: Id = None
     drop: Annotated[
-        list[str] | None, option("--drop COL", "A column to leave out of the tables; the option may be repeated.")
+        list[str] | None,
+        option("--drop COL", "A column to leave out of the tables. May be repeated.", panel=TABLES),
     ] = None
     ignore_extra: Annotated[
-        bool, option("--ignore-extra", "Leave out all columns that the model does not know, and say which.")
+        bool,
+        option("--ignore-extra", "Leave out all columns that the model does not know, and say which.", panel=TABLES),
     ] = False
 
     def declare(self, fields: tuple[str, ...] | None, target: str | None) -> Columns:
@@ -175,7 +294,8 @@ class LoadingOptions:
     """How a model file is loaded."""
 
     classes: Annotated[
-        str | None, option("--classes A,B", "Class labels in the model's own order, for files that do not hold them.")
+        str | None,
+        option("--classes A,B", "Class labels in the model's own order, for files without them.", panel=LOADING),
     ] = None
     trust: Trust = False
     returns: Annotated[
@@ -183,6 +303,7 @@ class LoadingOptions:
         option(
             "--returns KIND",
             "What a PyTorch model or a function returns: probabilities, logits, binary_logit or log_probabilities.",
+            panel=LOADING,
         ),
     ] = None
 
@@ -206,16 +327,23 @@ class EvidenceOptions:
     """What a protocol takes for evidence, and what replaces it."""
 
     groups: Annotated[
-        str, option("--groups FILE", "Evidence groups: raw-origin, merged, or a JSON file {field: block}.")
+        str,
+        option("--groups FILE", "Evidence groups: raw-origin, merged, or a JSON file {field: block}.", panel=PROTOCOL),
     ] = "raw-origin"
     baseline: Annotated[
         str, option("--baseline KIND", "typical, mean, median, zero, missing, or a JSON file {field: value}.")
     ] = "typical"
     baseline_units: Annotated[
-        str, option("--baseline-units NAME", "What the values of a --baseline file are in: raw or transformed.")
+        str,
+        option(
+            "--baseline-units NAME", "What the values of a --baseline file are in: raw or transformed.", panel=PROTOCOL
+        ),
     ] = "raw"
     space: Annotated[
-        str | None, option("--space NAME", "Replace evidence in the model's transformed columns or in the raw fields.")
+        str | None,
+        option(
+            "--space NAME", "Replace evidence in the model's transformed columns or in the raw fields.", panel=PROTOCOL
+        ),
     ] = None
 
     def settings(self) -> dict[str, Any]:
@@ -228,29 +356,33 @@ class MarginOptions:
     """How far a protocol removes evidence, and which margin and decision it looks at."""
 
     depth: Annotated[
-        int | None, option("--depth", "How many groups to remove, one after another. (default 10)", min=1)
+        int | None,
+        option("--depth N", "How many groups to remove, one after another. (default 10)", min=1, panel=PROTOCOL),
     ] = None
-    reading: Annotated[str, option("--reading NAME", "Which margin: support, current or support_unbounded.")] = (
-        "support"
-    )
+    reading: Annotated[
+        str, option("--reading NAME", "Which margin: support, current or support_unbounded.", panel=PROTOCOL)
+    ] = "support"
     smoothing: Annotated[
         float | None,
         option(
             "--smoothing A",
             "Added to every probability before margins are computed. (default 1/T for a forest of T trees or "
             "bagging, else 0)",
+            panel=PROTOCOL,
         ),
     ] = None
-    min_confidence: Annotated[
-        float | None,
-        option("--min-confidence C", "Where a prediction counts as confident. (default 0.9)", min=0.0, max=1.0),
-    ] = None
+    min_confidence: MinConfidence = None
     threshold: Annotated[
         float | None,
-        option("--threshold T", "A class is predicted where its probability is at least T, not at one half."),
+        option(
+            "--threshold T",
+            "A class is predicted where its probability is at least T, not at one half.",
+            panel=PROTOCOL,
+        ),
     ] = None
     positive: Annotated[
-        str | None, option("--positive CLASS", "The class that --threshold speaks of; the second if absent.")
+        str | None,
+        option("--positive CLASS", "The class that --threshold speaks of; the second if absent.", panel=PROTOCOL),
     ] = None
 
     def settings(self, classes: Sequence[Any]) -> dict[str, Any]:
@@ -286,9 +418,11 @@ def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
             parameters += options
         else:
             parameters.append(parameter.replace(kind=KEYWORD, annotation=kind))
+    if any(_has_panel(parameter.annotation) for parameter in parameters):
+        parameters.append(inspect.Parameter("help_all", KEYWORD, default=False, annotation=HelpAll))
 
     @functools.wraps(command)
-    def run(**given: Any) -> None:
+    def run(*, help_all: bool = False, **given: Any) -> None:
         for name, (kind, names) in groups.items():
             given[name] = kind(**{option: given.pop(option) for option in names})
         command(**given)
@@ -298,11 +432,28 @@ def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
+def _has_panel(annotation: Any) -> bool:
+    return any(getattr(info, "rich_help_panel", None) for info in getattr(annotation, "__metadata__", ()))
+
+
+def _print_all_help(context: typer.Context, wanted: bool) -> None:
+    if wanted:
+        context.meta[ALL_HELP] = True
+        typer.echo(context.get_help())
+        raise typer.Exit()
+
+
+ALL_HELP = "fragility.all_help"  # set in a context whose help is to show every panel
+HelpAll = Annotated[
+    bool,
+    typer.Option("--help-all", help="Show all options, by panel.", is_eager=True, callback=_print_all_help),
+]
+
 # --- what options name --------------------------------------------------------------------------------------
 
 
 def load_inputs(
-    model: str, protocol: Path, data: Path, form: CsvFormat, target: str | None, columns: ColumnOptions,
+    model: str, protocol: Path, data: str, form: CsvFormat, target: str | None, columns: ColumnOptions,
     loading: LoadingOptions, rows: str | None = None,
 ) -> tuple[fg.Model, fg.Protocol, AuditRows]:  # fmt: skip
     """Load a model, a protocol and the rows that a command works on."""
@@ -312,6 +463,61 @@ def load_inputs(
     known.check_dropped()
     note_unlabelled(given.labels is not None, target, data)
     return loaded, declared, given
+
+
+def read_outages(path: Path, markers: str | None, form: CsvFormat) -> fg.Outages:
+    """Read a log of outages."""
+    from fragility.questions.stress.declaration import outage_events
+
+    return fg.Outages.from_events(outage_events(read_table(path, form), markers=parse_markers(markers)))
+
+
+def parse_markers(text: str | None) -> Any:
+    """`?,unknown,-9` or a JSON file; a word that is a number stands for both, since a file does not tell."""
+    if text is None:
+        return None
+    document = read_name_or_json(text, "--markers")
+    if not isinstance(document, str):
+        return document
+    found: list[object] = []
+    for word in document.split(","):
+        found.append(None if word == "null" else word)
+        try:
+            found.append(float(word))
+        except ValueError:
+            continue
+    return found
+
+
+def find_log(rates: str) -> Path | None:
+    """The log of outages that --rates names, None where it is a number or a JSON file."""
+    path = Path(rates)
+    if _is_number(rates) or path.suffix.lower() == ".json":
+        return None
+    if not path.exists():
+        raise DataError(f"--rates must be a number, a JSON file or a log of outages; there is no file {rates}")
+    return path
+
+
+def read_rates(rates: str, log: Path | None, markers: str | None, observations: int | None, form: CsvFormat) -> Any:
+    """Return what --rates declares, as the library takes it."""
+    if log is None:
+        return float(rates) if _is_number(rates) else read_name_or_json(rates, "--rates")
+    outages = read_outages(log, markers, form)
+    return outages if observations is None else outages.rates(observations)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def split_names(text: str) -> list[str]:
+    """`wrong, noisy` as names."""
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def load_protocol(path: Path) -> fg.Protocol:

@@ -7,14 +7,15 @@ after Ctrl-C is true whatever the command was doing.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fragility.base.errors import DataError
-from fragility.base.files import precious_kind, replacing
-from fragility.cli.options import CsvOptions, LoadingOptions
+from fragility.base.files import precious_kind, replacing, write_text
+from fragility.cli.options import PICTURES, CsvOptions, LoadingOptions
 from fragility.cli.terminal import note
+from fragility.pages.results import checked_suffix
 
 # path -> how it looked when the command began
 _planned: dict[Path, object] = {}
@@ -53,16 +54,22 @@ def plan_folder(folder: Path, *, consent: bool = False, option: str | None = Non
 
 
 def plan_files(
-    outputs: Mapping[str, Path | None], inputs: Mapping[str, str | Path | None], *, own: str | None = None
+    outputs: Mapping[str, Path | Sequence[Path] | None],
+    inputs: Mapping[str, str | Path | None],
+    *,
+    own: str | None = None,
 ) -> None:
-    """Check the files a command is to write (option -> file) against the disk, each other and what it reads.
+    """Check the files a command is to write (option -> file or files) against the disk, each other and what it reads.
 
     own: the kind of precious file that the command writes and may replace (see ``fragility.base.files``).
     """
     taken = {Path(path).resolve(): role for role, path in inputs.items() if path is not None}
-    for option, path in outputs.items():
-        if path is None:
-            continue
+    given = [
+        (option, path)
+        for option, paths in outputs.items()
+        for path in ([paths] if isinstance(paths, Path) else paths or ())
+    ]
+    for option, path in given:
         if path.is_dir():
             raise DataError(f"{option} {path} is a folder; name a file")
         kind = precious_kind(path)
@@ -74,10 +81,22 @@ def plan_files(
             raise DataError(
                 f"{option} {path} cannot be written: no permission to write to {path.parent}; choose another place"
             )
-        other = taken.setdefault(path.resolve(), option)
-        if other != option:
+        if path.resolve() in taken:
+            other = taken[path.resolve()]
             raise DataError(f"{option} and {other} both name {path}; give {option} a file of its own")
+        taken[path.resolve()] = option
         _planned[path] = _look(path)
+
+
+def plan_results(
+    paths: Sequence[Path] | None, suffixes: Sequence[str], inputs: Mapping[str, str | Path | None]
+) -> None:
+    """Check the files that ``--out`` names: a form that the command can write, each once, and as `plan_files` does."""
+    plan_files({"--out": paths}, inputs)
+    found = [checked_suffix(path, suffixes) for path in paths or ()]
+    if len(set(found)) < len(found):
+        kinds = f"{', '.join(suffixes[:-1])} or {suffixes[-1]}"
+        raise DataError(f"--out names two files of the same kind; name each kind once: {kinds}")
 
 
 def plan_pack(out: Path) -> None:
@@ -88,12 +107,20 @@ def plan_pack(out: Path) -> None:
     check_target(out)
 
 
-def save_result(result: Any, *paths: Path | None) -> None:
-    """Save a result to each file that was named."""
-    for path in paths:
-        if path is not None:
+def save_result(
+    result: Any, paths: Sequence[Path] | None, text: str | None = None, plot: Callable[[], Any] | None = None
+) -> None:
+    """Save a result to each file of ``--out``: its own forms, its text, or a picture of it."""
+    for path in paths or ():
+        suffix = path.suffix.lower()
+        if suffix in PICTURES:
+            draw((plot or result.plot)(), path)
+            continue
+        if suffix == ".txt" and text is not None:
+            write_text(path, text.rstrip("\n") + "\n")
+        else:
             result.save(path)
-            note(f"written to {path}")
+        note(f"written to {path}")
 
 
 def list_sources(
@@ -119,12 +146,12 @@ def list_sources(
 
 
 def draw(display: Any, path: Path) -> None:
-    """Write a Display to the file that `--picture` names."""
+    """Write a Display to a file that `--out` names."""
     try:
         with replacing(path) as temporary:
             display.figure_.savefig(temporary, dpi=150)
     except ValueError as error:  # a kind of picture that matplotlib does not know
-        raise DataError(f"--picture {path} cannot be drawn: {error}") from error
+        raise DataError(f"--out {path} cannot be drawn: {error}") from error
     note(f"drawn to {path}")
 
 

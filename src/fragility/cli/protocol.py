@@ -1,4 +1,4 @@
-"""`fragility protocol write|show|check`: declare what an audit will do, before any row is audited."""
+"""`fragility protocol write|show`: declare what an audit will do, before any row is audited."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from rich.table import Table
 import fragility as fg
 import fragility.cli.options as opt
 from fragility.base.errors import ProtocolError
+from fragility.cli.group import Command
 from fragility.cli.options import (
     argument,
     is_given,
-    load_inputs,
     load_protocol,
     option,
     parse_numbers,
@@ -42,37 +42,47 @@ def write(
     *,
     context: typer.Context,
     file: FileArgument,
-    model: opt.ModelOption,
-    train: Annotated[Path, option("--train TRAIN", "The training rows (Parquet, CSV, Arrow).")],
+    model: Annotated[str, opt.MODEL],
+    train: Annotated[Path, opt.TRAIN],
     target: opt.Target = None,
     columns: opt.ColumnOptions,
+    loading: opt.LoadingOptions,
     evidence: opt.EvidenceOptions,
     margin: opt.MarginOptions,
     operators: Annotated[
-        str | None, option("--operators A,B", "Attenuation operators. (default attenuate_all,attenuate_top1)")
+        str | None,
+        option("--operators A,B", "Attenuation operators. (default attenuate_all,attenuate_top1)", panel=opt.PROTOCOL),
     ] = None,
     severities: Annotated[
-        str | None, option("--severities A,B", "The severity grid. (default 0.1,0.2,...,1.0)")
+        str | None, option("--severities A,B", "The severity grid. (default 0.1,0.2,...,1.0)", panel=opt.PROTOCOL)
     ] = None,
     weights: Annotated[
-        str | None, option("--weights A,B,C", "FDS weights of collapse, flip and degradation. (default equal)")
+        str | None,
+        option("--weights A,B,C", "FDS weights of collapse, flip and degradation. (default equal)", panel=opt.PROTOCOL),
     ] = None,
     resolution: Annotated[
         float | None,
         option(
-            "--resolution",
+            "--resolution R",
             "Margins this close count as equal, so that rounding decides nothing. (default: as the model rounds)",
             min=0.0,
+            panel=opt.PROTOCOL,
         ),
     ] = None,
     merge_threshold: Annotated[
-        float, option("--merge-threshold", "Association from which --groups merged merges.", min=0.0, max=1.0)
+        float,
+        option(
+            "--merge-threshold A",
+            "Association from which --groups merged merges.",
+            min=0.0,
+            max=1.0,
+            panel=opt.PROTOCOL,
+        ),
     ] = 0.8,
     paper: Annotated[
         bool, option("--paper", "The paper's protocol: current reading, mean baseline, depth 10, no smoothing.")
     ] = False,
     csv: opt.CsvOptions,
-    loading: opt.LoadingOptions,
 ) -> None:
     """Fit a protocol on training rows and write it as JSON.
 
@@ -111,7 +121,7 @@ def write(
     out().print(f"{file}: {len(protocol.groups)} evidence groups, depth {protocol.depth}, {protocol.digest}")
 
 
-def show(file: FileArgument) -> None:
+def show(file: opt.ProtocolArgument) -> None:
     """Print what a protocol declares: the groups, their columns, the baseline and the settings.
 
     [bold]Examples[/bold]
@@ -177,35 +187,11 @@ def _list_mode_facts(modes: FailureModes) -> list[tuple[str, str]]:
     return [fact for mode, fact in facts.items() if mode in modes.declared]
 
 
-def check(
-    *,
-    file: FileArgument,
-    model: opt.ModelOption,
-    data: opt.DataOption,
-    target: opt.Target = None,
-    columns: opt.ColumnOptions,
-    csv: opt.CsvOptions,
-    loading: opt.LoadingOptions,
-) -> None:
-    """Say whether a protocol fits a model and rows: same columns, same kinds, nothing left out.
-
-    [bold]Example[/bold]
-
-      fragility protocol check protocol.json --model model.skops --data test.parquet --target class
-    """
-    from fragility.protocol import bind
-
-    form = csv.form(data)
-    loaded, protocol, given = load_inputs(model, file, data, form, target, columns, loading)
-    rows = bind(loaded, given.X, protocol, ids=given.ids)
-    out().print(f"{file} fits: {len(rows.ids)} rows, {len(protocol.columns)} columns, {len(protocol.groups)} groups")
-
-
 group = typer.Typer(
     name="protocol",
     no_args_is_help=True,
     rich_markup_mode="rich",
-    help="Write, show and check a protocol file without auditing.",
+    help="Write or show what an audit will do, before any row is audited.",
 )
-for command in (write, show, check):
-    group.command(command.__name__)(opt.expand_groups(command))
+for command in (write, show):
+    group.command(command.__name__, cls=Command)(opt.expand_groups(command))

@@ -1,12 +1,9 @@
-"""`fragility show`, `top` and `compare`: read certificates that were written before."""
+"""`fragility show` and `fragility report`: read certificates that were written before, and hand over what they say."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
@@ -14,87 +11,74 @@ from rich.table import Table
 
 import fragility as fg
 import fragility.cli.options as opt
-from fragility.base.errors import DataError
-from fragility.base.files import replacing
+from fragility.base.errors import DataError, VerificationError
 from fragility.base.text import escape_controls
-from fragility.cli.options import argument, option, refuse_declared, refuse_without
-from fragility.cli.outputs import plan_files
-from fragility.cli.tables import Columns, field_names, open_data, read_rows, require_labels
-from fragility.cli.terminal import note, out
-from fragility.pages.results import checked_suffix
+from fragility.cli.options import refuse_beside, refuse_declared, refuse_without
+from fragility.cli.outputs import list_sources, plan_results, save_result
+from fragility.cli.tables import open_rows, read_labels, read_own_labels, read_stress_labels
+from fragility.cli.terminal import note, out, say
+from fragility.pages.results import TABLE_SUFFIXES, Result
 from fragility.pages.wording import name_score
 
 if TYPE_CHECKING:
     from fragility.analysis.segments import SegmentShares
-    from fragility.audits import AuditSummary, Certificate, StoredAudit
-    from fragility.audits.comparison import AuditChanges
-    from fragility.protocol import Protocol
-    from fragility.report.summary import PairedAudits
-    from fragility.tables.formats import CsvFormat
-    from fragility.tables.sources import RowSource
+    from fragility.audits import Certificate, StoredAudit
 
 
-def show(directory: opt.DirArgument, row: opt.Row) -> None:
-    """Show one certificate: the removal path, the margin at each step, and where the prediction flips.
-
-    [bold]Examples[/bold]
-
-      fragility show audit/ --row 17
-
-      fragility show audit/ --row L0703
-    """
-    out().print(escape(fg.open_audit(directory).by_id(row).story()))
-
-
-def top(
+def show(
+    *,
     context: typer.Context,
     directory: opt.DirArgument,
-    number: Annotated[int, option("-n --number N", "How many to show.", min=1)] = 20,
+    row: opt.SomeRow = None,
+    top: opt.Top = 10,
     min_confidence: opt.MinConfidence = None,
-    by: opt.RankedBy = "exposure",
-    policy: Annotated[Path | None, option("--policy FILE", "List what this review policy sends to review.")] = None,
+    score: opt.Score = "exposure",
+    policy: opt.Policy = None,
 ) -> None:
-    """List the confident predictions that rest on least, the most fragile first.
+    """List the most fragile predictions, or tell the story of one row.
+
+    Listed are the confident predictions that rest on least, or with --policy those that it sends to review.
 
     [bold]Examples[/bold]
 
-      fragility top audit/ -n 20
+      fragility show audit/ -n 20 --min-confidence 0.95
 
-      fragility top audit/ -n 5 --min-confidence 0.95
+      fragility show audit/ --row L0703
 
-      fragility top audit/ --by failure_probability
-
-      fragility top audit/ --by wrong
-
-      fragility top audit/ --policy policy.json
+      fragility show audit/ --policy policy.json
     """
     certs = fg.open_audit(directory)
-    if policy is not None:
-        refuse_declared(context, "--policy", ("by", "min_confidence"))
-        rule = fg.ReviewPolicy.load(policy)
-        count, unscored, best = select_first(certs, rule, number)
-        if count:
-            out().print(tabulate_certificates(list(best), mode_of(certs, rule.by)))
-        lacking = f"; {unscored} of them have no figure for {name_score(rule.by)}" if unscored else ""
-        out().print(f"{count} of {len(certs)} predictions are to be reviewed, {len(best)} shown{lacking}")
-        note(rule.sentence())
+    if row is not None:
+        refuse_beside(context, "is about many rows, and --row names one", ("top", "min_confidence", "score", "policy"))
+        out().print(escape(certs.by_id(row).story()))
+    elif policy is not None:
+        refuse_declared(context, "--policy", ("score", "min_confidence"))
+        _show_selected(certs, fg.ReviewPolicy.load(policy), top)
+    else:
+        _show_most_fragile(certs, top, certs.confident_from(min_confidence), score)
+
+
+def _show_selected(certs: StoredAudit, rule: fg.ReviewPolicy, top: int) -> None:
+    count, unscored, best = select_first(certs, rule, top)
+    if count:
+        out().print(tabulate_certificates(list(best), mode_of(certs, rule.by)))
+    lacking = f"; {unscored} of them have no figure for {name_score(rule.by)}" if unscored else ""
+    out().print(f"{count} of {len(certs)} predictions are to be reviewed, {len(best)} shown{lacking}")
+    note(rule.sentence())
+
+
+def _show_most_fragile(certs: StoredAudit, top: int, min_confidence: float, score: str) -> None:
+    chosen = list(certs.most_fragile(top, min_confidence=min_confidence, by=score))
+    mode = mode_of(certs, score)
+    if chosen:
+        out().print(tabulate_certificates(chosen, mode))
         return
-    min_confidence = certs.confident_from(min_confidence)
-    chosen = list(certs.most_fragile(number, min_confidence=min_confidence, by=by))
-    mode = mode_of(certs, by)
-    if not chosen:
-        lacks = "" if mode is None else " and has its failure modes assessed"
-        least = f"none of the {len(certs)} predictions reaches a confidence of {min_confidence:.0%}{lacks}"
-        batches = certs.batches(["confidence"])
-        surest = max((max(batch.column("confidence").to_pylist(), default=1) for batch in batches), default=1)
-        lower = (
-            f"; the surest has {surest:.1%}, and --min-confidence takes less sure ones"
-            if surest < min_confidence
-            else ""
-        )
-        out().print(f"{least}{lower}")
-        return
-    out().print(tabulate_certificates(chosen, mode))
+    lacks = "" if mode is None else " and has its failure modes assessed"
+    batches = certs.batches(["confidence"])
+    surest = max((max(batch.column("confidence").to_pylist(), default=1) for batch in batches), default=1)
+    lower = f"; the surest has {surest:.1%}, and --min-confidence takes less sure ones"
+    least = f"none of the {len(certs)} predictions reaches a confidence of {min_confidence:.0%}{lacks}"
+    out().print(f"{least}{lower if surest < min_confidence else ''}")
 
 
 def mode_of(certs: StoredAudit, by: str) -> str | None:
@@ -145,227 +129,6 @@ def tabulate_certificates(certificates: list[Certificate], mode: str | None = No
     return table
 
 
-def take_given(audit: StoredAudit, ids: Sequence[Any] | None) -> fg.Certificates:
-    """Return the certificates of the rows at hand; an audit may have many more."""
-    if ids is None:
-        return audit.take(range(len(audit)))
-    certs = audit.of_rows(ids)
-    if not len(certs):
-        from fragility.base.ids import IdSpan, say_other_rows
-
-        audited, first = IdSpan.of_tables(audit.batches(["id"])), audit.take([0]).claims.ids[0]
-        raise DataError(*say_other_rows(len(audit), len(audit), first, audited, IdSpan(ids)))
-    if len(certs) < len(audit):
-        note(f"{len(certs)} of the {len(audit)} audited rows are among those given, and they alone are used")
-    return certs
-
-
-def compare(
-    *,
-    context: typer.Context,
-    directories: Annotated[list[Path], argument("DIR...", "Two or more folders that `fragility audit` wrote.")],
-    min_confidence: opt.MinConfidence = None,
-    labels: opt.Labels = None,
-    changes: Annotated[
-        Path | None, option("--changes FILE", "Write each row before and after, against the first audit (.csv).")
-    ] = None,
-    data: opt.AuditedRows = None,
-    by: opt.ByColumns = None,
-    target: opt.Target = None,
-    id_column: opt.Id = None,
-    csv: opt.CsvOptions,
-) -> None:
-    """Put audits side by side: confidence, k*, RCMA, FDS, exposure, and how many confident predictions flip.
-
-    Of each audit after the first it also says which predictions no longer flip early, which now do, and which labels
-    changed. Where the protocols differ it names the settings, and says which counts then do not compare the models.
-
-    [bold]Examples[/bold]
-
-      fragility compare audit-logistic/ audit-boosting/
-
-      fragility compare audit/ audit-hardened/ --changes changes.csv
-
-      fragility compare audit-logistic/ audit-boosting/ --labels test.parquet --target class
-
-      fragility compare audit-logistic/ audit-boosting/ --data test.parquet --by age:25,40,60
-    """
-    import pandas as pd
-
-    from fragility.analysis.segments import read_by, segment_rows
-    from fragility.audits.comparison import compare_audits
-    from fragility.report.gathering import pair_audits
-
-    if changes is not None:
-        checked_suffix(changes, (".csv",))
-    if len(directories) < 2:
-        raise DataError(f"compare needs two folders or more, got {len(directories)}")
-    if not by:
-        refuse_without("--by", context, "data")
-    if labels is None:
-        refuse_without("--labels", context, "target", *(["id_column"] if data is None else []))
-    form = csv.form(labels, data)
-    plan_files({"--changes": changes}, {"--labels": labels})
-    audits = [fg.open_audit(directory) for directory in directories]
-    empty = next((name for name, audit in zip(directories, audits, strict=True) if not len(audit)), None)
-    if empty is not None:
-        raise DataError(f"the audit {empty} holds no certificates; there is nothing to compare")
-    truth = read_labels(labels, target, id_column, form)
-    min_confidence = audits[0].confident_from(min_confidence)
-    summaries = [certs.summary(min_confidence=min_confidence, labels=truth) for certs in audits]
-    found = [compare_audits(audits[0], certs, min_confidence) for certs in audits[1:]]
-    for directory, change in zip(directories[1:], found, strict=True):
-        _print_protocols(directories[0], directory, change)
-    out().print(_tabulate_audits(directories, audits, summaries))
-    _note_differences(audits)
-    for directory, change in zip(directories[1:], found, strict=True):
-        out().print(escape(f"\n{directory} against {directories[0]}: {change.to_text(truth)}"))
-    rows = open_rows(data, by, audits[0].protocol, id_column, form)
-    if rows is not None:
-        coded = segment_rows(rows, read_by(by or [], rows.column_names), audits)
-        named = [(str(directory), certs) for directory, certs in zip(directories, audits, strict=True)]
-        for pair in pair_audits(named, min_confidence, coded):
-            _print_pair(pair)
-    if changes is not None:
-        tables = [change.table.assign(audit=str(d)) for d, change in zip(directories[1:], found, strict=True)]
-        with replacing(changes) as temporary:
-            pd.concat(tables).to_csv(temporary, index=False)
-        note(f"written to {changes}")
-
-
-def read_labels(
-    path: Path | None, target: str | None, id_column: str | None, form: CsvFormat
-) -> Mapping[Any, Any] | None:
-    """Return the true classes by row id; None where no table is named."""
-    if path is None:
-        return None
-    if target is None:
-        raise DataError("--labels needs --target, the column with the true class")
-    given = read_rows(path, Columns(target, id_column), form=form)
-    assert given.ids is not None
-    return dict(zip(given.ids, require_labels(given, target, path).tolist(), strict=True))
-
-
-LABELS = {
-    "accuracy": "accuracy",
-    "confident_accuracy": "  of confident predictions",
-    "rows": "rows",
-    "mean_confidence": "mean confidence",
-    "mean_margin": "mean margin m(x)",
-    "mean_flip_budget": "mean flip budget k*",
-    "never_flips": "never flips on the path",
-    "mean_fds": "mean FDS",
-    "mean_exposure": "mean exposure",
-    "mean_rcma": "  targeted (RCMA)",
-    "median_independent_loss": "  independent loss, median",
-    "mean_independent_loss": "  independent loss, mean",
-    "mean_common_loss": "  common loss",
-    "confident": "confident predictions",
-    "flips_after_one": "  flip after one group",
-    "flips_early": "  flip within two groups",
-    "holds": "  hold whatever groups are lost",
-    "confident_mean_fds": "  mean FDS",
-    "confident_mean_exposure": "  mean exposure",
-    "stability": "  under other baselines",
-    "fewer_suffice": "a smaller failing set than the path found",
-    "path_missed": "the path found none, a failing set exists",
-    "proved": "no loss of groups flips it",
-    "unsettled": "smallest set not settled",
-    "mean_smallest_size": "mean smallest set",
-    "lost": "decisions expected to be lost",
-}
-COUNTED = ("fewer_suffice", "path_missed", "proved", "unsettled")  # whose shares are of few rows
-
-
-def _write_measure(audit: StoredAudit, summary: AuditSummary, name: str) -> str:
-    """Return a measure of an audit; a mark says that a share is not known of all predictions."""
-    from fragility.blocks.baselines.comparison import name_stability
-
-    if name in ("rows", "stability"):
-        return f"{summary.rows}" if name == "rows" else name_stability(audit.baselines)
-    if name not in summary:
-        return "-"
-    found = summary[name]
-    if name in COUNTED:
-        return f"{found.count}"
-    if name == "lost":
-        return f"{found.total:.1f}"
-    if not found.rows:
-        return "-" if name == "mean_smallest_size" else "none confident"
-    if not hasattr(found, "count"):
-        return f"{found.value:.3f}"
-    share = f"{'' if found.exact else '>= '}{found.value:.1%}"
-    return f"{found.count} ({share})" if name == "confident" else share
-
-
-def _tabulate_audits(directories: list[Path], audits: list[StoredAudit], summaries: list[AuditSummary]) -> Table:
-    table = Table("")
-    for directory in directories:
-        table.add_column(escape(str(directory)), overflow="fold")
-    table.add_row("model", *(escape(audit.manifest.model.kind) for audit in audits))
-    fading = [name for name in summaries[0].measures if name.startswith("no_flip_under_")]
-    for name, label in {**LABELS, **{name: name.replace("_", " ", 3) for name in fading}}.items():
-        if name in ("rows", "stability", "mean_common_loss") or any(name in summary for summary in summaries):
-            cells = [_write_measure(audit, own, name) for audit, own in zip(audits, summaries, strict=True)]
-            table.add_row(label, *cells)
-    return table
-
-
-def _print_protocols(first: Path, second: Path, change: AuditChanges) -> None:
-    """Say above the table which settings of two protocols differ, and what cannot be compared because of it."""
-    from fragility.audits.comparison import list_differences
-
-    if not change.differences:
-        return
-    told = f"{second} has another protocol than {first}: {list_differences(change.differences)}"
-    if not change.comparable:
-        out().print(escape(f"NOT COMPARABLE: {told}. What differs below may be the protocol's doing, not the model's."))
-    elif any(difference.scales_scores for difference in change.differences):
-        note(f"{told}; RCMA, FDS and exposure are not on the same scale")
-    else:
-        note(told)
-
-
-def _note_differences(audits: list[StoredAudit]) -> None:
-    """Numbers under different conditions or on different rows do not compare; say so rather than refuse."""
-    from fragility.base.ids import id_keys
-
-    conditions = {
-        declared.condition(certs.protocol)
-        for certs in audits
-        if (declared := certs.lattice_declaration) is not None and declared.has_failures
-    }
-    if len(conditions) > 1:
-        note(f"decisions are expected to be lost under different conditions: {'; '.join(sorted(conditions))}")
-    digests = set()
-    for certs in audits:
-        digest = hashlib.sha256()
-        for batch in certs.batches(["id"]):
-            digest.update(id_keys(batch.column("id").to_pylist()).tobytes())
-        digests.add(digest.digest())
-    if len(digests) > 1:
-        note("the audits cover different rows")
-
-
-# --- by segments --------------------------------------------------------------------------------------------
-
-
-def open_rows(
-    data: str | None, by: Sequence[str] | None, protocol: Protocol, id_column: str | None, form: CsvFormat
-) -> RowSource | None:
-    """Return the rows that `--data` names, after a look at the columns that `--by` names; None without `--data`."""
-    from fragility.analysis.segments import read_by
-
-    if data is None:
-        if by:
-            raise DataError("--by cuts rows by a column of theirs; name the audited rows with --data")
-        return None
-    Columns(None, id_column, fields=field_names(None, protocol))  # refuses a field of the model
-    source = replace(open_data(data, form, id_column=id_column), fields=protocol.fields)
-    read_by(by or (), source.column_names)
-    return source
-
-
 def tabulate_segments(shares: SegmentShares) -> Table:
     """Return one line per segment."""
     table = Table(escape(shares.column), title_justify="left")
@@ -384,20 +147,109 @@ def tabulate_segments(shares: SegmentShares) -> Table:
     return table
 
 
-def _print_pair(pair: PairedAudits) -> None:
-    """Print two audits side by side, segment by segment, in one table per column."""
-    rows = f"{pair.both_confident} rows confident in both" if pair.shared else "their own rows, none in common"
-    out().print(escape(f"\n{pair.second} against {pair.first}: confident predictions that flip early, on {rows}"))
-    for compared in pair.segments:
-        table = Table(escape(compared.column))
-        for name in (pair.first, pair.second, "difference", "95% interval"):
-            table.add_column(escape(name), justify="right", overflow="fold")
-        for name, one in compared.segments:
-            if not one.first.rows or not one.second.rows:
-                table.add_row(escape(name), f"{one.first.count} of {one.first.rows}", f"of {one.second.rows}", "-", "-")
-                continue
-            shares = (f"{share.count} of {share.rows} ({share.value:.1%})" for share in (one.first, one.second))
-            difference = one.difference
-            ends = f"{100 * difference.lower:+.1f} to {100 * difference.upper:+.1f}"
-            table.add_row(escape(name), *shares, f"{100 * difference.value:+.1f} points", ends)
-        out().print(table)
+# --- the report ---------------------------------------------------------------------------------------------
+
+
+def report(
+    *,
+    context: typer.Context,
+    directories: opt.DirsArgument,
+    out_files: Annotated[list[Path] | None, opt.results(*Result.SUFFIXES, *TABLE_SUFFIXES)] = None,
+    labels: opt.Labels = None,
+    target: opt.Target = None,
+    id_column: opt.Id = None,
+    data: opt.SomeData = None,
+    by: opt.ByColumns = None,
+    model: opt.SomeModel = None,
+    min_confidence: opt.MinConfidence = None,
+    stress: Annotated[Path | None, opt.STRESS] = None,
+    risk: opt.Risk = 0.02,
+    reliability: opt.Reliability = None,
+    parity: opt.Parities = None,
+    values: opt.Values = False,
+    author: opt.Author = None,
+    purpose: opt.Purpose = None,
+    date: opt.Date = None,
+    public_key: opt.PublicKey = None,
+    csv: opt.CsvOptions,
+    loading: opt.LoadingOptions,
+) -> None:
+    """Report on one audit, or compare several.
+
+    It says what predictions rest on, who is exposed, and which cases to look at. Without --out, DIR/report.html is
+    written; of several audits, how they compare is printed. Files open offline, the same audits give the same
+    bytes. Tables (.csv, .parquet) hold each row in the first audit and in the others.
+
+    [bold]Examples[/bold]
+
+      fragility report audit/ --labels test.parquet --target class --out report.html
+
+      fragility report audit/ --data test.parquet --by age:25,40,60 --by sex
+
+      fragility report audit-logistic/ audit-boosting/ --out models.html --out changes.csv
+    """
+    from fragility.parity import ModelParity
+    from fragility.questions.reliability.outcomes import FailureProbability
+    from fragility.report import REPORT_FILE, Report, is_report, verify_command
+
+    if data is None:
+        refuse_without("--data", context, "model")
+        if labels is None:
+            refuse_without("--labels or --data", context, "target", "id_column")
+    if model is None:
+        refuse_without("--model", context, "classes", "trust", "returns")
+    if not parity:
+        refuse_without("--parity", context, "values")
+    audits = {str(directory): fg.open_audit(directory) for directory in directories}
+    if len(audits) < len(directories):
+        raise DataError("an audit is named twice; name each folder once")
+    several, beside = len(audits) > 1, directories[0] / REPORT_FILE
+    files = out_files or ([] if several else [beside])
+    inputs = {"--labels": labels, "--stress": stress, "--data": data, "--model": model, "--public-key": public_key}
+    inputs |= {"--reliability": reliability, **{f"--parity {path}": path for path in parity or ()}}
+    plan_results(files, Report.SUFFIXES if several else Result.SUFFIXES, inputs)
+    if not out_files and not several and beside.exists() and not is_report(beside):
+        raise DataError(f"{beside} exists and is not a report of fragility's; choose another name with --out")
+    form = csv.form(labels, stress, data)
+    rows = open_rows(data, by, next(iter(audits.values())).protocol, id_column, form)
+    truth = read_labels(labels, target, id_column, form)
+    if rows is not None and labels is None and target is not None:
+        if target not in rows.column_names:
+            raise DataError(f"--target names the column {target!r}, which the rows of --data do not have")
+        truth = read_own_labels(rows, target)
+    verify = None
+    if model is not None and data is not None:
+        sources = list_sources(model, data, target, id_column, csv, loading)
+        verify = [verify_command(folder, *sources) for folder in directories]
+    made = Report.of(
+        audits,
+        verify=verify,
+        labels=truth,
+        brittle=None if stress is None else read_stress_labels(stress, form),
+        min_confidence=min_confidence,
+        risk=risk,
+        rows=rows,
+        by=by or (),
+        model=None if model is None else loading.load(model),
+        author=author,
+        purpose=purpose,
+        date=date,
+        parity=[ModelParity.load(path) for path in parity or ()],
+        values=values,
+        reliability=None if reliability is None else FailureProbability.load(reliability),
+        signed_by=None if public_key is None else [_find_signer(folder, public_key) for folder in directories],
+    )
+    if not files:
+        say(made.to_text())
+    save_result(made, files)
+
+
+def _find_signer(folder: Path, public_key: Path) -> str:
+    """Return the key that signed an audit; an audit that it did not sign is refused."""
+    from fragility.trust.signing import load_public_key
+
+    outcome = fg.verify_signature(folder, public_key)
+    if not outcome:
+        failed = next(check for check in outcome.checks if not check.passed)
+        raise VerificationError(f"the signature of {folder} does not hold ({failed.name}: {failed.detail})")
+    return str(load_public_key(public_key).keyid[:16])

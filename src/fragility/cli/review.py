@@ -1,9 +1,10 @@
-"""`fragility review` and `fragility review export`: decide about the cases that matter, and hand the decisions on."""
+"""`fragility policy`, `review` and `review export`: which cases matter, decide about them, hand the decisions on."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -11,10 +12,16 @@ import fragility as fg
 import fragility.cli.options as opt
 from fragility.base.errors import FragilityError
 from fragility.base.libraries import say_lacking
-from fragility.cli.options import MODEL_HELP, load_protocol, option, refuse_without
-from fragility.cli.outputs import plan_files
-from fragility.cli.tables import Columns, field_names, note_unlabelled, read_rows
+from fragility.cli.options import load_protocol, option, refuse_without
+from fragility.cli.outputs import plan_results, save_result
+from fragility.cli.tables import Columns, field_names, note_unlabelled, read_rows, read_stress_labels, take_given
 from fragility.cli.terminal import note, out
+from fragility.pages.results import TABLE_SUFFIXES
+
+STORE = option("--store FILE", "Where the decisions of a review are kept. (default DIR/review.sqlite)")
+FORMS = (".json", ".txt", *opt.PICTURES)  # of a policy
+# The stress whose failures a mode is about, by its kind.
+MATCHING = {"lost": ("mask", "dropout"), "wrong": ("donor",), "noisy": ("noise",), "outage": ("outages",)}
 
 
 class MissingExtraError(FragilityError):
@@ -30,21 +37,15 @@ def review(
     *,
     context: typer.Context,
     directory: opt.DirArgument,
-    model: Annotated[
-        str | None, option("--model MODEL", f"The audited model, for what-if and missing fields. {MODEL_HELP}")
-    ] = None,
-    data: Annotated[Path | None, option("--data DATA", "The audited rows, to show and filter their fields.")] = None,
+    row: opt.SomeRow = None,
+    policy: opt.Policy = None,
+    data: opt.SomeData = None,
     target: opt.Target = None,
     id_column: opt.Id = None,
-    policy: Annotated[
-        Path | None, option("--policy FILE", "Begin with what this review policy sends to review.")
-    ] = None,
+    model: opt.SomeModel = None,
     reasons: Annotated[Path | None, option("--reasons FILE", "Reasons to choose from: lines of `code: words`.")] = None,
-    row: Annotated[str | None, option("--row ID", "Begin with the case of this row.")] = None,
-    store: Annotated[
-        Path | None, option("--store FILE", "Where decisions are kept. (default DIR/review.sqlite)")
-    ] = None,
-    port: Annotated[int | None, option("--port N", "The port to listen on. (default 8808)", min=1, max=65535)] = None,
+    store: Annotated[Path | None, STORE] = None,
+    port: opt.Port = None,
     no_open: Annotated[bool, option("--no-open", "Print the address, but do not open the browser.")] = False,
     plain_address: Annotated[
         bool, option("--plain-address", "Serve under 127.0.0.1, for browsers that do not find .localhost names.")
@@ -52,11 +53,13 @@ def review(
     csv: opt.CsvOptions,
     loading: opt.LoadingOptions,
 ) -> None:
-    """Open the review workbench: a page in your browser, served by this machine to this machine only.
+    """Decide case by case, in a workbench in your browser.
+
+    It is served by this machine to this machine only. It begins with the most fragile cases, with those of a
+    --policy, or with one --row. With --data it shows and filters the fields of rows, with --model too it answers
+    what-if questions.
 
     [bold]Examples[/bold]
-
-      fragility review audit/
 
       fragility review audit/ --model model.skops --data test.parquet --target class --id loan_id
 
@@ -96,8 +99,8 @@ def review(
 
 
 def export(
-    store: Annotated[Path, option("--store FILE", "The file with the decisions.")],
-    out_file: Annotated[Path, option("--out FILE", "The table to write (.csv or .parquet).")],
+    store: Annotated[Path, STORE],
+    out_files: Annotated[list[Path], opt.results(*TABLE_SUFFIXES)],
     history: Annotated[bool, option("--history", "Every entry, not only the decisions that stand.")] = False,
 ) -> None:
     """Write decisions as a table, keyed by the digest of the certificate each one speaks of.
@@ -110,14 +113,70 @@ def export(
     """
     from fragility.apps.review.history import escape_formulas, tabulate_decisions
     from fragility.apps.review.store import Store
-    from fragility.pages.results import TABLE_SUFFIXES, checked_suffix, write_table
+    from fragility.pages.results import write_table
 
-    plan_files({"--out": out_file}, {"--store": store})
-    suffix = checked_suffix(out_file, TABLE_SUFFIXES)
+    plan_results(out_files, TABLE_SUFFIXES, {"--store": store})
     found = Store.open_to_read(store)
     try:
         table = tabulate_decisions(found.everything(), history=history)
     finally:
         found.close()
-    write_table(out_file, escape_formulas(table) if suffix == ".csv" else table)
-    out().print(f"{table.num_rows} {'entries' if history else 'decisions'} in {out_file}")
+    for path in out_files:
+        write_table(path, escape_formulas(table) if path.suffix.lower() == ".csv" else table)
+        out().print(f"{table.num_rows} {'entries' if history else 'decisions'} in {path}")
+
+
+def policy(
+    *,
+    directory: opt.DirArgument,
+    stress: Annotated[Path, opt.STRESS],
+    risk: opt.Risk = 0.02,
+    confidence: Annotated[
+        float, option("--confidence P", "Probability with which the policy keeps to the risk.", min=0.0, max=1.0)
+    ] = 0.95,
+    score: opt.Score = "exposure",
+    per_class: Annotated[bool, option("--per-class", "A rule for each predicted class; all hold at once.")] = False,
+    min_confidence: opt.MinConfidence = None,
+    out_files: Annotated[list[Path] | None, opt.results(*FORMS)] = None,
+) -> None:
+    """Find predictions that may go unreviewed, with a guarantee.
+
+    Few of the confident predictions left unreviewed are brittle under the stress of the labels. A policy that
+    cannot be had with the labelled rows is a result, not an error: it says how many would be needed. With --score
+    wrong (or another failure mode) rows are ordered by their exposure to it; take labels of the same kind.
+
+    [bold]Examples[/bold]
+
+      fragility evaluate labels audit/ --model model.skops --data test.parquet --out stress.parquet
+
+      fragility policy audit/ --stress stress.parquet --risk 0.02 --out policy.json
+
+      fragility policy audit/ --stress wrong.parquet --score wrong --out policy.json --out policy.svg
+    """
+    from fragility.analysis.displays import ReviewPolicyDisplay
+
+    plan_results(out_files, FORMS, {"--stress": stress})
+    table = read_stress_labels(stress)
+    certs = take_given(fg.open_audit(directory), table.column("id").to_pylist() if "id" in table.column_names else None)
+    segments = "predicted" if per_class else None
+    found = fg.ReviewPolicy.fit(
+        certs, table, risk=risk, confidence=confidence, by=score, segments=segments, min_confidence=min_confidence
+    )
+    out().print(found.sentence())
+    if (told := describe_mismatch(score, found.stress)) is not None:
+        note(told)
+    save_result(found, out_files, found.sentence(), lambda: ReviewPolicyDisplay.from_policy(found))
+    if written := [path for path in out_files or () if path.suffix.lower() == ".json"]:
+        note(f"next: fragility show {directory} --policy {written[0]}")
+
+
+def describe_mismatch(by: str, stress: Mapping[str, Any] | None) -> str | None:
+    """Return that the labels are of other failures than the mode that rows are ordered by; None if they match."""
+    wanted = MATCHING.get(by)
+    if wanted is None or stress is None:
+        return None
+    kinds = [entry["kind"] for entry in stress["stressors"]]
+    if set(kinds) <= set(wanted):
+        return None
+    found = ", ".join(kinds)
+    return f"the labels are of the stress {found}, rows are ordered by {by}: {' or '.join(wanted)} would match it"

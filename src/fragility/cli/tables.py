@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     import fragility as fg
+    from fragility.audits import StoredAudit
     from fragility.tables.formats import CsvFormat
     from fragility.tables.sources import RowSource
 
@@ -122,7 +123,7 @@ def read_table(path: Path, form: CsvFormat | None = None) -> pd.DataFrame:
 
 
 def read_stress_labels(path: Path, form: CsvFormat | None = None) -> pa.Table:
-    """Read what `fragility stress --out` wrote; Parquet keeps what it says about the stress."""
+    """Read what `fragility evaluate labels` wrote; Parquet keeps what it says about the stress."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -141,7 +142,7 @@ class AuditRows:
 
 
 def read_rows(
-    path: Path, columns: Columns, *, rows: str | None = None, form: CsvFormat | None = None, ids: bool = True
+    path: str | Path, columns: Columns, *, rows: str | None = None, form: CsvFormat | None = None, ids: bool = True
 ) -> AuditRows:
     """Read a table and take its ids and labels out; `rows` is `N` or `START:STOP`.
 
@@ -173,12 +174,58 @@ def read_training(path: Path, columns: Columns, form: CsvFormat | None = None) -
     return rows.X
 
 
-def require_labels(rows: AuditRows, target: str, path: Path) -> pd.Series:
+def require_labels(rows: AuditRows, target: str, path: str | Path) -> pd.Series:
     """Return the labels of rows that were read from `path`; refuse rows without the column."""
     if rows.labels is None:
         names = ", ".join(map(str, rows.X.columns))
         raise DataError(f"--target names the column {target!r}, but {path} has {names}")
     return rows.labels
+
+
+def read_labels(
+    path: Path | None, target: str | None, id_column: str | None, form: CsvFormat
+) -> Mapping[Any, Any] | None:
+    """Return the true classes by row id; None where no table is named."""
+    if path is None:
+        return None
+    if target is None:
+        raise DataError("--labels needs --target, the column with the true class")
+    given = read_rows(path, Columns(target, id_column), form=form)
+    assert given.ids is not None
+    return dict(zip(given.ids, require_labels(given, target, path).tolist(), strict=True))
+
+
+def open_rows(
+    data: str | None, by: Sequence[str] | None, protocol: fg.Protocol, id_column: str | None, form: CsvFormat
+) -> RowSource | None:
+    """Return the rows that `--data` names, after a look at the columns that `--by` names; None without `--data`."""
+    from dataclasses import replace
+
+    from fragility.analysis.segments import read_by
+
+    if data is None:
+        if by:
+            raise DataError("--by cuts rows by a column of theirs; name the audited rows with --data")
+        return None
+    Columns(None, id_column, fields=field_names(None, protocol))  # refuses a field of the model
+    source = replace(open_data(data, form, id_column=id_column), fields=protocol.fields)
+    read_by(by or (), source.column_names)
+    return source
+
+
+def take_given(audit: StoredAudit, ids: Sequence[Any] | None) -> fg.Certificates:
+    """Return the certificates of the rows at hand; an audit may have many more."""
+    if ids is None:
+        return audit.take(range(len(audit)))
+    certs = audit.of_rows(ids)
+    if not len(certs):
+        from fragility.base.ids import IdSpan, say_other_rows
+
+        audited, first = IdSpan.of_tables(audit.batches(["id"])), audit.take([0]).claims.ids[0]
+        raise DataError(*say_other_rows(len(audit), len(audit), first, audited, IdSpan(ids)))
+    if len(certs) < len(audit):
+        note(f"{len(certs)} of the {len(audit)} audited rows are among those given, and they alone are used")
+    return certs
 
 
 def note_unlabelled(has_labels: bool, target: str | None, path: str | Path) -> None:

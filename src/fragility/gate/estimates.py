@@ -269,7 +269,7 @@ def choose_counting(rule: Rule, audits: Sequence[AuditEvidence], min_confidence:
         raise DataError(
             f"a rule counts predictions that flip within {rule.groups} groups over all sets of groups, but not every "
             "confident row of the audit was searched; audit with ",
-            Advice("lattice=True", "--lattice"),
+            Advice("lattice=True", "--lattice all"),
             ', or declare counted = "path"',
         )
     return SETS if settled else PATH

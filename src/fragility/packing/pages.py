@@ -271,7 +271,7 @@ GENERATOR = "fragility pack"
 BIG = ("rows", "confident", "flips_after_one", "flips_early", "accuracy", "lost", "gate")
 MOST_BIG = 5
 NO_VERDICT = "No verdict: the rules were derived from this very audit, so it says nothing that it keeps to them."
-CHECK = "fragility pack check PACK"
+CHECK = "fragility verify PACK"
 VERIFY = "fragility verify PACK/audit --model MODEL --data DATA"
 
 
@@ -391,8 +391,8 @@ def render_index(evidence: Evidence, figures: Sequence[PackFigure], findings: Se
 
 def _show_figures(evidence: Evidence, figures: Sequence[PackFigure]) -> Section:
     text = (
-        "A figure of certificates is computed from their table in the folder audit; fragility pack check computes it "
-        "again. fragility verify computes the certificates themselves again, from the model and the rows."
+        "A figure of certificates is computed from their table in the folder audit; fragility verify of this pack "
+        "computes it again. Of the audit, it computes the certificates themselves again, from the model and the rows."
     )
     rows = [(figure.with_interval, figure.label, describe_source(figure.source, evidence.audit)) for figure in figures]
     anchors = [f"figure-{figure.name}" for figure in figures]

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeAlias
 
 import pandas as pd
+import pyarrow as pa
 
 from fragility.base.errors import DataError, FragilityError
 from fragility.base.schemas import AtLeastZero, Count, Share, one_of, read_document, write_document
 from fragility.base.text import BriefRepr, align_columns, escape_controls
 from fragility.evidence.rows import Scalar
-from fragility.pages.results import JsonFile
+from fragility.pages.results import TABLE_SUFFIXES, JsonFile, save_report
 
 FORMAT = "fragility-parity/1"
 KINDS = ("clean", "lost", "missing", "wrong", "noisy", "sentinel", "outage", "path", "faded")
@@ -329,6 +332,24 @@ class ModelParity(JsonFile, BriefRepr):
             One row per field and value that reveals a difference, most labels first.
         """
         return pd.DataFrame([asdict(one) for one in self.reveals], columns=[each.name for each in fields(Reveal)])
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write everything (.json), or the fields and values that reveal a difference (.csv, .parquet).
+
+        Parameters
+        ----------
+        path : str or path
+            The file to write; ``load`` reads ``.json`` back.
+
+        Returns
+        -------
+        Path
+            The file written.
+        """
+        if Path(path).suffix.lower() not in TABLE_SUFFIXES:
+            return JsonFile.save(self, path)
+        save_report(path, self.to_dict, lambda: pa.Table.from_pandas(self.to_pandas(), preserve_index=False))
+        return Path(path)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain JSON values.

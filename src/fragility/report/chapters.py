@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fragility.audits import AuditSummary
 from fragility.audits.comparison import list_differences
 from fragility.pages.drawing import draw_paired_shares, draw_share_bar, draw_shares
 from fragility.pages.sections import Cell, Facts, Figure, Lead, Notice, PageBlock, Section, Table, Text
@@ -22,7 +23,6 @@ from fragility.pages.wording import (
     write_count,
     write_difference,
     write_interval,
-    write_known_part,
     write_part,
     write_percent,
     write_points,
@@ -60,9 +60,41 @@ COMPARED = {
 }
 
 
+# What is told of each audit, by the name of its measure.
+MEASURES = {
+    "accuracy": "accuracy",
+    "confident_accuracy": "accuracy of confident predictions",
+    "confident": "confident predictions",
+    "flips_after_one": "confident, flip after one group",
+    "flips_early": "confident, flip early",
+    "holds": "confident, hold whatever is lost",
+    "mean_confidence": "mean confidence",
+    "mean_margin": "mean margin m(x)",
+    "mean_flip_budget": "mean flip budget k*",
+    "never_flips": "never flips on the path",
+    "mean_fds": "mean FDS",
+    "mean_exposure": "mean exposure",
+    "mean_rcma": "mean targeted loss (RCMA)",
+    "median_independent_loss": "median independent loss",
+    "mean_independent_loss": "mean independent loss",
+    "mean_common_loss": "mean common loss",
+    "confident_mean_fds": "mean FDS of confident predictions",
+    "confident_mean_exposure": "mean exposure of confident predictions",
+    "fewer_suffice": "a smaller failing set than the path found",
+    "path_missed": "the path found none, a failing set exists",
+    "proved": "no loss of groups flips it",
+    "unsettled": "smallest set not settled",
+    "mean_smallest_size": "mean smallest set",
+    "lost": "decisions expected to be lost",
+}
+FADING = "no_flip_under_"  # begins the measures of fading, one per operator
+COUNTED = ("fewer_suffice", "path_missed", "proved", "unsettled")  # whose shares are of few rows
+
+
 def show_comparison(summary: ReportSummary) -> Section:
     """Return which audit flips early more often, and by how much."""
     warnings = [_warn_of_protocols(pair) for pair in summary.paired if pair.differences]
+    warnings += _warn_of_rows_and_failures(summary)
     entries = [(shorten_name(audit.facts.name), audit.focus.flips_early) for audit in summary.audits]
     caption = "Share of each audit's confident predictions that flip early; lines are 95% intervals."
     headlines = [_write_headline(pair) for pair in summary.paired]
@@ -106,6 +138,19 @@ def _warn_of_protocols(pair: PairedAudits) -> str:
     return text
 
 
+def _warn_of_rows_and_failures(summary: ReportSummary) -> list[str]:
+    """Return that numbers are of different rows, or expected under different failures."""
+    rows = {(audit.facts.rows, pair.shared) for audit in summary.audits for pair in summary.paired}
+    warnings = ["The audits cover different rows."] if any(own != shared for own, shared in rows) else []
+    lattices = [audit.everything.lattice for audit in summary.audits]
+    conditions = {one.condition for one in lattices if one is not None and one.condition is not None}
+    if len(conditions) > 1:
+        warnings.append(
+            f"Decisions are expected to be lost under different conditions: {'; '.join(sorted(conditions))}."
+        )
+    return warnings
+
+
 def _describe_pairing(pair: PairedAudits) -> str:
     """Return which rows two audits are compared on, and how flips are counted."""
     counted = "flips over all sets of groups" if pair.by_sets else "flips along the paths"
@@ -123,8 +168,12 @@ def _write_difference_cells(one: Compared) -> tuple[str, ...]:
 def show_side_by_side(summary: ReportSummary) -> Section:
     """Return the numbers of all audits, the rows they share, and shares by segment."""
     head = ("", *(shorten_name(audit.facts.name) for audit in summary.audits))
-    measures = zip(*(_list_measures(audit) for audit in summary.audits), strict=True)
-    rows = [(same[0][0], *(value for _, value in same)) for same in measures]
+    facts = zip(*(_list_facts(audit) for audit in summary.audits), strict=True)
+    rows = [(same[0][0], *(value for _, value in same)) for same in facts]
+    fading = [name for name in summary.measured[0].measures if name.startswith(FADING)]
+    for name, words in {**MEASURES, **{name: name.replace("_", " ", 3) for name in fading}}.items():
+        if name == "mean_common_loss" or any(name in measured for measured in summary.measured):
+            rows.append((words, *(_write_measure(measured, name) for measured in summary.measured)))
     blocks: list[PageBlock] = [Table("The audits in numbers", head, rows, wrapped=True)]
     shared = [
         (
@@ -144,6 +193,7 @@ def show_side_by_side(summary: ReportSummary) -> Section:
         caption = "On the rows that audits share: confident in both, and flipping early"
         blocks.append(Table(caption, ("audits", "shared rows", "same class", *both), shared))
     blocks.append(Text([_describe_shared_rows(pair) for pair in summary.paired]))
+    blocks += [_list_changes(pair) for pair in summary.paired if pair.changed]
     blocks += compare_modes(summary.audits)
     for pair in summary.paired:
         first, second = shorten_name(pair.first), shorten_name(pair.second)
@@ -159,26 +209,47 @@ def show_side_by_side(summary: ReportSummary) -> Section:
     return Section("side-by-side", "The audits side by side", blocks)
 
 
-def _list_measures(audit: AuditNumbers) -> list[tuple[str, str]]:
-    """Return the numbers of one audit that stand beside those of others."""
+def _list_facts(audit: AuditNumbers) -> list[tuple[str, str]]:
+    """Return what one audit is of, and what stands beside its measures."""
     sure, pi = audit.confident, audit.protocol
-    one, early = (
-        f"{share.count:,} of {share.rows:,}: {write_share(share)}" for share in (sure.flips_after_one, sure.flips_early)
-    )
     return [
         ("model", shorten_name(audit.facts.model)),
         ("predictions", f"{audit.facts.rows:,}"),
-        ("right", "no labels" if audit.accuracy is None else write_share(audit.accuracy.right)),
-        ("confident", write_part(sure.rows, audit.facts.rows)),
-        ("confident, flip after one group", one),
-        ("confident, flip early", early),
-        ("confident, hold whatever is lost", write_known_part(sure.holds)),
-        ("median exposure of confident", f"{sure.exposure.median:.2f}" if sure.exposure else "none confident"),
-        ("mean exposure of all", f"{audit.everything.mean_exposure:.2f}"),
-        ("strongest evidence most often", shorten_name(audit.focus.strongest.name)),
         ("groups, depth, baseline", f"{len(pi.groups)}, {pi.depth}, {pi.baseline}"),
+        ("strongest evidence most often", shorten_name(audit.focus.strongest.name)),
+        ("median exposure of confident", f"{sure.exposure.median:.2f}" if sure.exposure else "none confident"),
         ("under other baselines", "not compared" if audit.dependence is None else audit.dependence.short),
     ]
+
+
+def _write_measure(measured: AuditSummary, name: str) -> str:
+    """Return a measure of an audit; a mark says that a share is not known of all predictions."""
+    if name not in measured:
+        return "no labels" if name == "accuracy" else "-"
+    found = measured[name]
+    if name in COUNTED:
+        return f"{found.count:,}"
+    if name == "lost":
+        return f"{found.total:.1f}"
+    if not found.rows:
+        return "-" if name == "mean_smallest_size" else "none confident"
+    if not hasattr(found, "count"):
+        return f"{found.value:.3f}"
+    share = f"{'' if found.exact else '>= '}{found.value:.1%}"
+    return f"{found.count:,} ({share})" if name == "confident" else share
+
+
+def _list_changes(pair: PairedAudits) -> Table:
+    """Return what happened to the rows from one audit to the other, with the ids of the first."""
+    rows = [(one.words, f"{one.rows:,}", ", ".join(map(shorten_name, one.first))) for one in pair.changed]
+    if pair.right is not None:
+        now, before = pair.right
+        rows += [("of these, right now", f"{now:,}", ""), ("of these, right before", f"{before:,}", "")]
+    counted = "over all sets of groups" if pair.by_sets else "along the paths"
+    caption = f"From {shorten_name(pair.first)} to {shorten_name(pair.second)}: rows that changed, flips {counted}"
+    if not pair.comparable:
+        caption += "; the protocols differ, so these counts do not compare the models"
+    return Table(caption, ("", "rows", "the first"), rows, wrapped=True)
 
 
 def _describe_shared_rows(pair: PairedAudits) -> str:

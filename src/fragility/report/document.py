@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,16 +13,17 @@ import pyarrow as pa
 
 from fragility.analysis.segments import ByColumn
 from fragility.audits import Audit
+from fragility.audits.comparison import AuditChanges
 from fragility.base.errors import DataError
 from fragility.base.text import replace_controls
-from fragility.pages.results import TOP, Result
-from fragility.pages.sections import Document, Section
+from fragility.pages.results import TABLE_SUFFIXES, TOP, Result
+from fragility.pages.sections import Document, Section, render_text
 from fragility.parity import ModelParity
 from fragility.questions.reliability.outcomes import FailureProbability
 from fragility.questions.stress.labels import BrittleLabels
 from fragility.report.gathering import ReportedAudit, ReportSettings, summarise
 from fragility.report.inputs import ShownRows
-from fragility.report.sections import list_sections
+from fragility.report.sections import list_comparison, list_sections
 from fragility.report.sentences import write_byline, write_headline, write_title
 from fragility.report.summary import Byline, ReportSummary
 from fragility.scores import CONFIDENT
@@ -44,10 +45,14 @@ class Report(Result):
     ----------
     summary : ReportSummary
         Every number the report shows.
+    changes : tuple of AuditChanges
+        Of each audit after the first: its rows beside those of the first.
     """
 
     summary: ReportSummary
+    changes: tuple[AuditChanges, ...] = field(default=(), compare=False)
 
+    SUFFIXES: ClassVar[tuple[str, ...]] = (*Result.SUFFIXES, *TABLE_SUFFIXES)
     _indent: ClassVar[int | None] = None  # it is large
 
     @classmethod
@@ -110,7 +115,7 @@ class Report(Result):
             The key of each audit's signature, once verified with :func:`verify_signature`.
         reliability : FailureProbability, optional
             Of a single audit's rows, from :func:`assess_reliability`: what to make reliable first. Of a file that
-            ``fragility reliability --json`` wrote: ``FailureProbability.load``.
+            ``fragility reliability`` wrote: ``FailureProbability.load``.
         parity : ModelParity or sequence of ModelParity, default=()
             Comparisons of an audited model with other artefacts of it, from :func:`check_parity`.
         values : bool, default=False
@@ -145,7 +150,7 @@ class Report(Result):
         if min_confidence is None:  # of several audits, the first one says it
             min_confidence = next((one.audit.protocol.min_confidence for one in reported), CONFIDENT)
         settings = ReportSettings(labels, brittle, min_confidence, risk, shown, by, byline, reliability, compared)
-        return cls(summarise(reported, settings))
+        return cls(*summarise(reported, settings))
 
     def sections(self, top: int = TOP) -> list[Section]:
         """Return the whole report; the first section opens it.
@@ -161,6 +166,54 @@ class Report(Result):
             What text, Markdown and HTML show.
         """
         return list_sections(self.summary)
+
+    def to_text(self, top: int = TOP) -> str:
+        """Return the report to read in a terminal; of several audits, how they compare.
+
+        Parameters
+        ----------
+        top : int, default=10
+            Not used: the report says itself how much it shows.
+
+        Returns
+        -------
+        str
+            Several lines; also what printing shows.
+        """
+        return render_text(list_comparison(self.summary) or self.sections())
+
+    def tables(self) -> dict[str, pa.Table]:
+        """Return the rows that audits share, before and after; one audit has no such table.
+
+        Returns
+        -------
+        dict of str to pyarrow.Table
+            ``changes``, if there are several audits.
+        """
+        named = [each.facts.name for each in self.summary.audits[1:]]
+        both = [pa.Table.from_pandas(one.table, preserve_index=False) for one in self.changes]
+        both = [
+            table.append_column("audit", pa.array([name] * len(table), pa.string()))
+            for name, table in zip(named, both, strict=True)
+        ]
+        return {"changes": pa.concat_tables(both, promote_options="permissive")} if both else {}
+
+    def to_arrow(self) -> pa.Table:
+        """Return the rows that audits share, before and after.
+
+        Returns
+        -------
+        pyarrow.Table
+            One row per prediction and audit after the first.
+
+        Raises
+        ------
+        DataError
+            The report is about one audit.
+        """
+        if not self.changes:
+            raise DataError("a table of what changed needs two audits or more; this report is about one")
+        return super().to_arrow()
 
     def to_dict(self) -> dict[str, Any]:
         """Return every number of the report.

@@ -21,7 +21,7 @@ import pyarrow as pa
 import fragility.report.summary as summary
 from fragility.analysis.segments import ByColumn, Coded, SegmentTally, read_by, segment_rows
 from fragility.audits import Audit, BaselineComparison, ModesDeclaration
-from fragility.audits.comparison import differences_between, rows_by_id
+from fragility.audits.comparison import IDS_SHOWN, AuditChanges, differences_between, join_changes, rows_by_id
 from fragility.audits.measures import label_rows, settled_within
 from fragility.base.arrays import Floats, Integers
 from fragility.base.errors import DataError
@@ -73,8 +73,10 @@ class ReportSettings:
     parities: tuple[ModelParity, ...] = ()
 
 
-def summarise(reported: Sequence[ReportedAudit], settings: ReportSettings) -> summary.ReportSummary:
-    """Return the summary that every rendering of a report reads."""
+def summarise(
+    reported: Sequence[ReportedAudit], settings: ReportSettings
+) -> tuple[summary.ReportSummary, tuple[AuditChanges, ...]]:
+    """Return the summary that every rendering of a report reads, and the rows of each audit beside the first one's."""
     _check(reported, settings)
     given, codes = settings.rows, list[list[Coded]]([] for _ in reported)
     if settings.by:
@@ -85,8 +87,14 @@ def summarise(reported: Sequence[ReportedAudit], settings: ReportSettings) -> su
     audits = [_summarise_audit(one, settings, coded) for one, coded in zip(reported, codes, strict=True)]
     if given is not None:
         audits = [_show_values(numbers, one.audit, given) for numbers, one in zip(audits, reported, strict=True)]
-    paired = pair_audits([(one.name, one.audit) for one in reported], settings.min_confidence, codes)
-    return summary.ReportSummary(tuple(audits), paired, settings.byline, settings.parities)
+    if len(reported) == 1:
+        return summary.ReportSummary(tuple(audits), (), settings.byline, settings.parities), ()
+    named, least = [(one.name, one.audit) for one in reported], settings.min_confidence
+    pairs = pair_audits(named, least, codes, settings.labels)
+    measured = tuple(audit.summary(min_confidence=least, labels=settings.labels) for _, audit in named)
+    paired = tuple(pair for pair, _ in pairs)
+    made = summary.ReportSummary(tuple(audits), paired, settings.byline, settings.parities, measured)
+    return made, tuple(changes for _, changes in pairs)
 
 
 def _check(reported: Sequence[ReportedAudit], settings: ReportSettings) -> None:
@@ -344,11 +352,12 @@ def _show_values(numbers: AuditNumbers, audit: Audit, given: ShownRows) -> Audit
 
 
 def pair_audits(
-    audits: Sequence[tuple[str, Audit]], min_confidence: float, codes: Sequence[Sequence[Coded]]
-) -> tuple[summary.PairedAudits, ...]:
+    audits: Sequence[tuple[str, Audit]],
+    min_confidence: float,
+    codes: Sequence[Sequence[Coded]],
+    labels: Mapping[Hashable, object] | None,
+) -> list[tuple[summary.PairedAudits, AuditChanges]]:
     """Compare every audit with the first; ``codes`` are the segments of each audit's rows, by column."""
-    if len(audits) < 2:
-        return ()
     by_sets = settled_within(EARLY, [audit for _, audit in audits], min_confidence)
     tables = [
         rows_by_id(audit, min_confidence, by_sets=by_sets).assign(
@@ -356,10 +365,10 @@ def pair_audits(
         )
         for (_, audit), coded in zip(audits, codes, strict=True)
     ]
-    return tuple(
-        _pair(audits[0], later, tables[0], table, codes[0], by_sets)
+    return [
+        _pair(audits[0], later, tables[0], table, codes[0], by_sets, labels)
         for later, table in zip(audits[1:], tables[1:], strict=True)
-    )
+    ]
 
 
 def _pair(
@@ -369,7 +378,8 @@ def _pair(
     after: pd.DataFrame,
     codes: Sequence[Coded],
     by_sets: bool,
-) -> summary.PairedAudits:
+    labels: Mapping[Hashable, object] | None,
+) -> tuple[summary.PairedAudits, AuditChanges]:
     """Compare shares of the same rows if the audits share some, else of each audit's own rows."""
     both = before.index.intersection(after.index)
     one, two, paired = before.loc[both], after.loc[both], len(both) > 0
@@ -385,10 +395,12 @@ def _pair(
         second_only, first_only = int((second & ~first).sum()), int((first & ~second).sum())
         return summary.Compared(measure, *shares, paired_difference(second_only, first_only, len(first)))
 
-    return summary.PairedAudits(
+    differences = differences_between(first[1].protocol, second[1].protocol)
+    changes = join_changes((before, after), differences, by_sets=by_sets)
+    made = summary.PairedAudits(
         first=first[0],
         second=second[0],
-        differences=differences_between(first[1].protocol, second[1].protocol),
+        differences=differences,
         shared=len(both),
         same_class=int((one["predicted"].map(str) == two["predicted"].map(str)).sum()),
         both_confident=int(sure.sum()),
@@ -413,7 +425,13 @@ def _pair(
         ),
         by_sets=by_sets,
         rank_correlation=_correlate_ranks(one["exposure"], two["exposure"]),
+        changed=tuple(
+            summary.ChangedRows(words, len(rows), tuple(rows["id"].head(IDS_SHOWN)))
+            for words, rows in (changes.list_groups() if paired else ())
+        ),
+        right=None if labels is None or not paired else changes.count_right(labels),
     )
+    return made, changes
 
 
 def _correlate_ranks(one: pd.Series, other: pd.Series) -> float | None:

@@ -82,7 +82,7 @@ LIMITS = (
 def list_sections(summary: ReportSummary) -> list[Section]:
     """Return the whole report; the first section opens it, and the contents follow that one."""
     audits, several = summary.audits, len(summary.audits) > 1
-    sections = [show_comparison(summary), show_side_by_side(summary)] if several else []
+    sections = list_comparison(summary)
     for number, audit in enumerate(audits, start=1):
         prefix = f"audit-{number}-" if several else ""
         of_audit = _list_own_sections(audit, prefix)
@@ -96,6 +96,11 @@ def list_sections(summary: ReportSummary) -> list[Section]:
         sections.append(show_parities(summary.parities))
     glossary = Section("glossary", "What the words mean", [Facts(list(GLOSSARY.items()))])
     return [*sections, _show_limits(audits), _show_verification(audits), glossary]
+
+
+def list_comparison(summary: ReportSummary) -> list[Section]:
+    """Return how several audits compare; nothing of one audit."""
+    return [show_comparison(summary), show_side_by_side(summary)] if len(summary.audits) > 1 else []
 
 
 def _list_own_sections(audit: AuditNumbers, prefix: str) -> list[Section]:

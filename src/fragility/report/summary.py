@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from fragility.analysis.segments import SegmentShares
+from fragility.audits import AuditSummary
 from fragility.audits.comparison import SettingDifference
 from fragility.base.shares import Share, ShareDifference
 from fragility.base.text import BriefRepr
@@ -437,6 +438,15 @@ class ComparedSegments:
 
 
 @dataclass(frozen=True, slots=True)
+class ChangedRows:
+    """What happened to some rows from one audit to another, how many they are, and the first of them."""
+
+    words: str
+    rows: int
+    first: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PairedAudits:
     """Two audits over the rows they share, matched by id; where they share none, over all rows of each."""
 
@@ -453,6 +463,8 @@ class PairedAudits:
     segments: tuple[ComparedSegments, ...]
     by_sets: bool  # whether flips are counted over all sets of groups, which all audits searched; else along the path
     rank_correlation: float | None  # Spearman, of exposure over the shared rows
+    changed: tuple[ChangedRows, ...]  # none where no row is shared; the last of them changed their label
+    right: tuple[int, int] | None  # of those, the ones right in the second audit and in the first; None without labels
 
     @property
     def comparable(self) -> bool:
@@ -477,6 +489,7 @@ class ReportSummary(BriefRepr):
     paired: tuple[PairedAudits, ...]  # each audit after the first, against the first
     byline: Byline
     parities: tuple[ModelParity, ...] = ()  # comparisons of an audited model with other artefacts of it
+    measured: tuple[AuditSummary, ...] = ()  # every measure of each audit, where there are several
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values; what is undefined is null."""

@@ -121,7 +121,7 @@ def load_private_key(path: str | os.PathLike[str]) -> Any:
     except TypeError as error:
         raise VerificationError(f"{path} is protected by a passphrase; give a key without one") from error
     except Exception as error:  # the library has several of its own
-        raise VerificationError(f"{path} holds no private key in PEM form; make one with fragility keygen") from error
+        raise VerificationError(f"{path} holds no private key in PEM form; fragility sign keys makes one") from error
     _check_kind(key, path)
     if os.name == "posix" and stat.S_IMODE(os.stat(path).st_mode) & 0o077:
         warnings.warn(f"others can read the private key {path}; take that right away (chmod 600)", stacklevel=2)
@@ -289,16 +289,16 @@ def verify_signature(
     signature: str | os.PathLike[str] | None = None,
     protocol_key: str | os.PathLike[str] | None = None,
 ) -> Outcome:
-    """Check that an audit folder is whole and is the one that a key signed; no claim is recomputed.
+    """Check that an audit folder is whole, or a protocol file, and is what a key signed; no claim is recomputed.
 
     Parameters
     ----------
     audit : path
-        The folder of an audit.
+        The folder of an audit, or a protocol file.
     public_key : path
         The public key (Ed25519, PEM) of the expected signer, from a source that you trust.
     signature : path, optional
-        The envelope; ``signature.dsse.json`` in the folder if not given.
+        The envelope; ``signature.dsse.json`` in the folder, or the protocol's name with ``.dsse.json``, if not given.
     protocol_key : path, optional
         The public key of the expected signer of the protocol; the same key if not given.
 
@@ -317,6 +317,11 @@ def verify_signature(
     verify : Recompute what the certificates claim.
     """
     folder = Path(audit)
+    if folder.is_file():
+        if protocol_key is not None:
+            raise VerificationError("a protocol file has one signature; give the key of its signer alone")
+        envelope = folder.with_name(folder.name + SIGNATURE_SUFFIX) if signature is None else Path(signature)
+        return Outcome(_check_protocol(folder, public_key, envelope), "signed: this protocol is what this key signed")
     integrity = check_integrity(folder)
     envelope = folder / SIGNATURE_FILE if signature is None else Path(signature)
     checks = (*integrity, *signature_checks(folder, public_key, envelope, protocol_key))
@@ -350,6 +355,16 @@ def signature_checks(
     return checks
 
 
+def _check_protocol(path: Path, public_key: str | os.PathLike[str], envelope: Path) -> tuple[Check, ...]:
+    """Return the checks of a protocol file's own signature."""
+    key, made = load_public_key(public_key), protocol_statement(path)
+    try:
+        statement, signed = _check_signed(envelope, key)
+    except CertificateError as error:
+        return (Check("signature", False, str(error)),)
+    return signed, _compare_statements(statement, made)
+
+
 def _check_signed(path: Path, key: Any) -> tuple[Statement, Check]:
     envelope = _read_envelope_file(path)
     statement = read_statement(envelope, path)
@@ -374,7 +389,8 @@ def _compare_statements(stated: Statement, made: Statement) -> Check:
         detail = f"it states another {wrong[0]} than the folder: {theirs[wrong[0]]!r:.80}"
     else:
         passed = True
-        detail = f"it speaks of this manifest, this model and this result (signed with fragility {signer:.40})"
+        what = "this manifest, this model and this result" if "model" in made.subjects else "this protocol"
+        detail = f"it speaks of {what} (signed with fragility {signer:.40})"
     return Check("statement", passed, detail)
 
 

@@ -3,18 +3,51 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-from fragility.base.text import BriefRepr, escape_controls
+from fragility.base.text import escape_controls
 from fragility.blocks.checks import Check, describe_checks
+from fragility.pages.results import TOP, Result
+from fragility.pages.sections import Cell, Facts, Notice, Section, Table, Text
 
 NOT_FITTED = "that the protocol is fitted on training rows"
 FORGED_SHARE = 0.01  # the share of forged rows for which the chance to escape a sample is told
 
 
+def list_checks(checks: Sequence[Check]) -> list[dict[str, Any]]:
+    """Return checks as plain values."""
+    return [
+        {
+            "name": check.name,
+            "passed": check.passed,
+            "detail": check.detail,
+            "differences": [str(one) for one in check.differences],
+        }
+        for check in checks
+    ]
+
+
+def show_checks(checks: Sequence[Check], verdict: str, *, holds: bool, not_proved: Sequence[str] = ()) -> Section:
+    """Return the verdict and each check, to read."""
+    failed = Cell("FAILED", amiss=True)
+    rows = [(check.name, Cell("holds") if check.passed else failed, check.detail) for check in checks]
+    differences = [(check.name, str(one)) for check in checks for one in check.differences]
+    return Section(
+        "verification",
+        "What was checked",
+        [
+            Text([verdict]) if holds else Notice(verdict),
+            Table("", ("check", "", "what was found"), rows, wrapped=True, words=3),
+            *([Facts(differences)] if differences else []),
+            *([Facts([("not proved", text) for text in not_proved])] if not_proved else []),
+        ],
+    )
+
+
 @dataclass(frozen=True, slots=True, repr=False)
-class Verification(BriefRepr):
+class Verification(Result):
     """The result of all checks; true if every one passed. Whether they covered every row, ``complete`` says.
 
     Attributes
@@ -46,6 +79,9 @@ class Verification(BriefRepr):
     rows_unsearched: int = 0
     intervals_unsearched: int = 0
     assumed: tuple[str, ...] = ()
+
+    _title: ClassVar[str] = "Verification"
+    _generator: ClassVar[str] = "fragility verify"
 
     def __bool__(self) -> bool:
         return all(check.passed for check in self.checks)
@@ -107,15 +143,7 @@ class Verification(BriefRepr):
             "verified": bool(self),
             "complete": self.complete,
             "verdict": self.verdict,
-            "checks": [
-                {
-                    "name": check.name,
-                    "passed": check.passed,
-                    "detail": check.detail,
-                    "differences": [str(one) for one in check.differences],
-                }
-                for check in self.checks
-            ],
+            "checks": list_checks(self.checks),
             "proved": list(self.proved),
             "not_proved": list(self.not_proved),
         }
@@ -141,7 +169,34 @@ class Verification(BriefRepr):
             gaps.append(f"the intervals block of {self.intervals_unsearched} rows was not searched again")
         return gaps
 
-    def __str__(self) -> str:
+    def sections(self, top: int = TOP) -> list[Section]:
+        """Return the verdict and each check.
+
+        Parameters
+        ----------
+        top : int, default=10
+            Not used: every check is shown.
+
+        Returns
+        -------
+        list of Section
+            One section.
+        """
+        return [show_checks(self.checks, self.verdict, holds=bool(self), not_proved=self.not_proved)]
+
+    def to_text(self, top: int = TOP) -> str:
+        """Return each check, what was not proved, and the verdict.
+
+        Parameters
+        ----------
+        top : int, default=10
+            Not used: every check is shown.
+
+        Returns
+        -------
+        str
+            Several lines; also what printing shows.
+        """
         unproved = [f"not proved: {text}" for text in self.not_proved]
         proved = ["proved: the lines above"] if self else []
         return "\n".join([*describe_checks(self.checks), *proved, *map(escape_controls, unproved), self.verdict])
@@ -151,8 +206,8 @@ class Verification(BriefRepr):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Outcome(BriefRepr):
-    """The result of checking a signature or a proof; true if every check passed.
+class Outcome(Result):
+    """The result of checking a signature, a proof, a pack or a protocol; true if every check passed.
 
     Attributes
     ----------
@@ -165,6 +220,9 @@ class Outcome(BriefRepr):
     checks: tuple[Check, ...]
     holds: str
 
+    _title: ClassVar[str] = "Verification"
+    _generator: ClassVar[str] = "fragility verify"
+
     def __bool__(self) -> bool:
         return bool(self.checks) and all(check.passed for check in self.checks)
 
@@ -174,7 +232,44 @@ class Outcome(BriefRepr):
         failed = [check.name for check in self.checks if not check.passed]
         return self.holds if self else f"NOT verified: {' and '.join(failed)} failed"
 
-    def __str__(self) -> str:
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plain form.
+
+        Returns
+        -------
+        dict
+            The verdict, and each check.
+        """
+        return {"verified": bool(self), "verdict": self.verdict, "checks": list_checks(self.checks)}
+
+    def sections(self, top: int = TOP) -> list[Section]:
+        """Return the verdict and each check.
+
+        Parameters
+        ----------
+        top : int, default=10
+            Not used: every check is shown.
+
+        Returns
+        -------
+        list of Section
+            One section.
+        """
+        return [show_checks(self.checks, self.verdict, holds=bool(self))]
+
+    def to_text(self, top: int = TOP) -> str:
+        """Return each check and the verdict.
+
+        Parameters
+        ----------
+        top : int, default=10
+            Not used: every check is shown.
+
+        Returns
+        -------
+        str
+            Several lines; also what printing shows.
+        """
         return "\n".join([*describe_checks(self.checks), self.verdict])
 
     def _headline(self) -> str:

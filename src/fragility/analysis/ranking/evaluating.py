@@ -213,7 +213,7 @@ def evaluate(
     """
     assessed = choose_modes(certs.protocol, modes, with_earlier=False) if len(modes) else ()
     if by not in (*JUDGED, *assessed):
-        missed = Advice("; add it to modes", "; add it to --modes") if by in MODES else ""
+        missed = Advice("; add it to modes", "; add it to --failure-modes") if by in MODES else ""
         raise DataError(f"evaluate judges a ranking by {' or '.join((*JUDGED, *assessed))}, got {by!r}", missed)
     wrapped, protocol, claims = Model.wrap(model), certs.protocol, certs.claims
     claimed = certs.manifest.model.fingerprint

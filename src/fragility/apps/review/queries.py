@@ -142,7 +142,7 @@ class CaseIndex(CaseTables):
         if order not in MODES:
             return f"c.{SORTED_BY[order]}"
         if order not in self.modes:
-            known = ", ".join(self.modes) or "none; an audit with --modes assesses them"
+            known = ", ".join(self.modes) or "none; an audit with --modes all assesses them"
             raise ViewError(f"this audit did not assess the failure mode {order!r}; it has {known}")
         return f"coalesce(c.exposures[{self.modes.index(order) + 1}], {NOT_ASSESSED})"
 

@@ -221,7 +221,7 @@ class StabilitySearch(RowSearch[tuple[StabilityInterval, ...]]):
             if time.monotonic() - started > self._longest:
                 raise SearchTooLongError(
                     f"the search for stability intervals was given up after {self._longest:g} seconds: this model "
-                    "answers too slowly; audit with --intervals to have them in the certificates"
+                    "answers too slowly; audit with --intervals all to have them in the certificates"
                 )
 
         with self._whatif.use(place) as rows:

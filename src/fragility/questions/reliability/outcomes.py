@@ -249,8 +249,8 @@ class FailureProbability(JsonFile, BriefRepr):
         if not isinstance(document, Mapping) or document.get("format") != FORMAT:
             got = document.get("format") if isinstance(document, Mapping) else type(document).__name__
             raise DataError(
-                f"expected a reliability analysis of format {FORMAT!r}, got {got!r}; `fragility reliability --json` "
-                "writes one"
+                f"expected a reliability analysis of format {FORMAT!r}, got {got!r}; "
+                "`fragility reliability --out FILE.json` writes one"
             )
         try:
             found = _read_probabilities(document)

@@ -1,4 +1,4 @@
-"""`fragility without` as a user meets it."""
+"""`fragility evaluate missing` as a user meets it."""
 
 import json
 
@@ -18,7 +18,7 @@ FIELDS = ["duration", "age", "checking_status", "purpose"]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    home = tmp_path_factory.mktemp("without")
+    home = tmp_path_factory.mktemp("missing")
     X, y = fg.load_credit_g()
     X = X[FIELDS]
     numeric = list(make_column_selector(dtype_include="number")(X))
@@ -36,8 +36,17 @@ def folder(tmp_path_factory):
     return home
 
 
-def without(folder, *more):
-    return ("without", folder / "model.skops", folder / "rows.parquet", "--target", "risk", "--trust", *more)
+def missing(folder, *more):
+    return (
+        "evaluate",
+        "missing",
+        folder / "model.skops",
+        folder / "rows.parquet",
+        "--target",
+        "risk",
+        "--trust",
+        *more,
+    )
 
 
 def inputs(folder):
@@ -47,26 +56,28 @@ def inputs(folder):
 
 
 def test_each_field_is_hidden(folder, tmp_path):
-    files = {"--json": tmp_path / "w.json", "--csv": tmp_path / "w.csv", "--picture": tmp_path / "w.png"}
+    files = {kind: tmp_path / f"w.{kind}" for kind in ("json", "csv", "png", "txt")}
     done = run(
-        *without(folder, "--protocol", folder / "protocol.json"), *(word for pair in files.items() for word in pair)
+        *missing(folder, "--protocol", folder / "protocol.json"),
+        *(word for file in files.values() for word in ("--out", file)),
     )
     assert done.code == 0, done.err
     expected = fg.evaluate_missing(*inputs(folder))
     assert expected.to_text() in done.out
-    assert json.loads(files["--json"].read_text()) == json.loads(json.dumps(expected.to_dict()))
-    assert pd.read_csv(files["--csv"])["hidden"].tolist() == FIELDS
-    assert files["--picture"].stat().st_size > 5_000
+    assert files["txt"].read_text() == expected.to_text() + "\n"
+    assert json.loads(files["json"].read_text()) == json.loads(json.dumps(expected.to_dict()))
+    assert pd.read_csv(files["csv"])["hidden"].tolist() == FIELDS
+    assert files["png"].stat().st_size > 5_000
 
 
 def test_sets_together_and_values_of_training_rows(folder):
     own = ["--protocol", folder / "protocol.json"]
-    assert "Without 2 fields" in run(*without(folder, *own, "--sets", folder / "sets.json")).out
-    logged = run(*without(folder, *own, "--sets", folder / "log.csv")).out
+    assert "Without 2 fields" in run(*missing(folder, *own, "--sets", folder / "sets.json")).out
+    logged = run(*missing(folder, *own, "--sets", folder / "log.csv")).out
     assert "checking_status + duration" in logged or "duration + checking_status" in logged
-    several = run(*without(folder, *own, "--together", "3", "--most-sets", "2"))
+    several = run(*missing(folder, *own, "--together", "3", "--most-sets", "2"))
     assert several.code == 0 and "Without 3 fields" in several.out
-    near = run(*without(folder, "--train", folder / "train.parquet", "--conditional"))
+    near = run(*missing(folder, "--train", folder / "train.parquet", "--conditional"))
     train = pd.read_parquet(folder / "train.parquet").drop(columns="risk")
     expected = fg.evaluate_missing(*inputs(folder), training=train, conditional=True)
     assert near.code == 0 and expected.to_text() in near.out
@@ -83,16 +94,16 @@ def test_sets_together_and_values_of_training_rows(folder):
         (["--protocol", "P", "--sets", "none.json"], "none.json, which does not exist"),
         (["--protocol", "P", "--sets", "P"], "must hold a list of lists of fields"),
         (["--protocol", "P", "--draws", "100"], "draws must be a power of two of at least 16, got 100"),
-        (["--protocol", "P", "--csv", "out.json"], "must end in .csv"),
+        (["--protocol", "P", "--out", "out.xlsx"], "must end in .json or .txt or .parquet or .csv"),
     ],
 )
 def test_what_cannot_be_is_said_in_a_sentence(folder, more, sentence, monkeypatch):
     monkeypatch.chdir(folder)
     words = ["protocol.json" if word == "P" else word for word in more]
-    assert sentence in refuse(*without(folder, *words))
+    assert sentence in refuse(*missing(folder, *words))
 
 
 def test_an_unknown_field_in_a_set_is_named(folder, tmp_path):
     (tmp_path / "sets.json").write_text(json.dumps([["income"]]))
-    words = without(folder, "--protocol", folder / "protocol.json", "--sets", tmp_path / "sets.json")
+    words = missing(folder, "--protocol", folder / "protocol.json", "--sets", tmp_path / "sets.json")
     assert "a set of fields names 'income', which the model does not know" in refuse(*words)

@@ -1,4 +1,4 @@
-"""`fragility harden`: train a model again so that its predictions rest on more of their evidence."""
+"""`fragility reliability` and `harden`: which field to make reliable first, and a model that rests on more of them."""
 
 from __future__ import annotations
 
@@ -13,85 +13,150 @@ import fragility as fg
 import fragility.cli.options as opt
 from fragility.base.errors import DataError
 from fragility.base.files import MODEL
-from fragility.cli.audit import ProtocolFile
-from fragility.cli.evaluate import Markers, read_outages
-from fragility.cli.options import is_given, list_options, load_protocol, option, refuse_declared, refuse_without
-from fragility.cli.outputs import plan_files
+from fragility.cli.options import (
+    find_log,
+    is_given,
+    list_options,
+    load_inputs,
+    load_protocol,
+    option,
+    read_outages,
+    read_rates,
+    refuse_declared,
+    refuse_without,
+    split_names,
+)
+from fragility.cli.outputs import plan_files, plan_results, save_result
 from fragility.cli.tables import AuditRows, field_names, note_unlabelled, read_rows, require_labels
-from fragility.cli.terminal import note, out
+from fragility.cli.terminal import note, out, say
+from fragility.pages.results import TABLE_SUFFIXES
 
+FORMS = (".json", ".txt", *TABLE_SUFFIXES, *opt.PICTURES)  # of failure probabilities
+SUBSETS = 4096  # quasi-random, per row, where a failure probability is not exact
 VALIDATION_SHARE = 0.2
 MOST_TRAINING_ROWS = 2000  # compared on where no other rows are given
+
+
+def reliability(
+    *,
+    context: typer.Context,
+    protocol: opt.ProtocolArgument,
+    model: Annotated[str, opt.MODEL],
+    data: Annotated[str, opt.DATA],
+    rates: Annotated[str, opt.RATES],
+    target: opt.Target = None,
+    columns: opt.ColumnOptions,
+    top: opt.Top = 10,
+    out_files: Annotated[list[Path] | None, opt.results(*FORMS)] = None,
+    observations: Annotated[
+        int | None,
+        option(
+            "--observations N",
+            "Take fields to fail independently, as often as a log of outages says of N observations.",
+            min=1,
+            panel=opt.RUNNING,
+        ),
+    ] = None,
+    markers: opt.Markers = None,
+    draws: opt.Draws = None,
+    seed: opt.Seed = 0,
+    rows: opt.RowRange = None,
+    engine: opt.Engine = "auto",
+    csv: opt.CsvOptions,
+    loading: opt.LoadingOptions,
+) -> None:
+    """How many decisions outages cost, and which field to mend first.
+
+    Exact for tree ensembles and linear models, and for every model with a log of outages.
+
+    [bold]Examples[/bold]
+
+      fragility reliability audit/ --model model.skops --data test.parquet --target class --rates 0.05
+
+      fragility reliability audit/ --model model.skops --data test.parquet --rates rates.json --out fields.png
+
+      fragility reliability audit/ --model model.skops --data test.parquet --rates outages.csv --out lost.json
+    """
+    log = find_log(rates)
+    if log is None:
+        refuse_without("a log of outages in --rates", context, "markers", "observations")
+    plan_results(out_files, FORMS, {"--model": model, "--data": data, "--rates": log})
+    form = csv.form(data, log)
+    declared = read_rates(rates, log, markers, observations, form)
+    loaded, pi, given = load_inputs(model, protocol, data, form, target, columns, loading, rows)
+    draws = draws or SUBSETS
+    found = fg.assess_reliability(loaded, given.X, pi, declared, ids=given.ids, engine=engine, draws=draws, seed=seed)
+    text = found.to_text(top)
+    say(text)
+    save_result(found, out_files, text)
 
 
 def harden(
     *,
     context: typer.Context,
     model: opt.ModelArgument,
-    train: Annotated[Path, option("--train TRAIN", "The training rows, with their labels.")],
-    target: opt.LabelColumn,
+    train: Annotated[Path, opt.TRAIN],
+    target: Annotated[str, opt.TARGET],
     out_file: Annotated[Path, option("--out MODEL2", "Write the hardened model to this file (.skops, .joblib).")],
+    test: Annotated[Path | None, option("--test TEST", "Rows neither model has seen, to compare them on.")] = None,
+    trust: opt.Trust = False,
     rate: Annotated[
         float | None,
         option(
-            "--rate",
+            "--rate R",
             "How often a group is lost in a copy of a row. (default 0.2; with --outages 1: an event per copy)",
             min=0.0,
             max=1.0,
         ),
     ] = None,
-    tolerance: Annotated[
+    max_loss: Annotated[
         float | None,
         option(
-            "--tolerance",
-            "Choose the rate instead: the largest of 0.05 to 0.4 that loses at most this much of --metric on a "
-            "fifth of TRAIN.",
+            "--max-loss LOSS",
+            "Choose the rate: the largest of 0.05 to 0.4 that loses at most this of --metric on a fifth of --train.",
             min=0.0,
         ),
     ] = None,
-    metric: Annotated[str, option("--metric NAME", "What --tolerance speaks of: a scikit-learn scorer.")] = "roc_auc",
-    copies: Annotated[int, option("--copies", "Degraded copies of each row.", min=1)] = 1,
-    kind: Annotated[str, option("--kind NAME", "What happens to a copy: mask, attenuate or outages.")] = "mask",
-    modes: Annotated[
-        str, option("--modes A,B", "What evidence turns into in the copies: lost, wrong, noisy, or several of them.")
-    ] = "lost",
+    failure_modes: Annotated[str, opt.FAILURE_MODES] = "lost",
+    outages: opt.Outages = None,
+    protocol: opt.SomeProtocol = None,
+    metric: Annotated[
+        str, option("--metric NAME", "What --max-loss speaks of: a scikit-learn scorer.", panel=opt.COPIES)
+    ] = "roc_auc",
+    copies: Annotated[int, option("--copies N", "Degraded copies of each row.", min=1, panel=opt.COPIES)] = 1,
+    kind: Annotated[
+        str, option("--kind NAME", "What happens to a copy: mask, attenuate or outages.", panel=opt.COPIES)
+    ] = "mask",
     copy_weight: Annotated[
         float | None,
         option(
-            "--copy-weight",
+            "--copy-weight SHARE",
             "Share of a row's weight that its copies carry. (default half; with M modes M / (1 + M))",
             min=0.0,
             max=1.0,
+            panel=opt.COPIES,
         ),
     ] = None,
-    outages: Annotated[
-        Path | None,
-        option("--outages FILE", "Recorded outages to train against: a table of event and field, or booleans."),
-    ] = None,
-    markers: Markers = None,
-    test: Annotated[Path | None, option("--test TEST", "Rows neither model has seen, to compare them on.")] = None,
-    protocol: ProtocolFile = None,
+    markers: opt.Markers = None,
     evidence: opt.EvidenceOptions,
-    seed: Annotated[int, option("--seed", "Seed of the copies, and of the split for --tolerance.", min=0)] = 0,
+    seed: opt.Seed = 0,
     engine: opt.Engine = "auto",
     columns: opt.ColumnOptions,
     csv: opt.CsvOptions,
-    trust: opt.Trust = False,
 ) -> None:
-    """Train a model again so that its predictions rest on more of their evidence, and show what that did.
+    """Train a model again so that it rests on more of its evidence.
 
-    It learns from the rows and from copies of them in which groups of evidence are lost (or wrong, with --modes),
-    which share their weight. What comes out is a model of the same kind, deployed and audited as before.
+    It learns from the rows and from copies of them in which groups of evidence are lost (or wrong, with
+    --failure-modes), which share their weight. What comes out is a model of the same kind, deployed and audited as
+    before; what that did is shown on --test.
 
     [bold]Examples[/bold]
 
       fragility harden model.skops --train train.parquet --target class --test test.parquet --out hardened.skops
 
-      fragility harden model.skops --train train.parquet --target class --tolerance 0.002 --out hardened.skops
+      fragility harden model.skops --train train.parquet --target class --max-loss 0.002 --out hardened.skops
 
       fragility harden model.skops --train train.parquet --target class --outages outages.csv --out hardened.skops
-
-      fragility harden model.skops --train train.parquet --target class --modes lost,wrong --out hardened.skops
     """
     from fragility.analysis.hardening.training import check_hardenable
     from fragility.models.loading import check_storable, save_model
@@ -113,11 +178,11 @@ def harden(
     known.check_dropped()
     declared = finished or fg.Protocol.fit(loaded, rows.X, **evidence.settings())
     log = None if outages is None else read_outages(outages, markers, form)
-    named = tuple(name.strip() for name in modes.split(","))
+    named = tuple(split_names(failure_modes))
     how: dict[str, Any] = {"copies": copies, "kind": kind if log is None else "outages", "outages": log, "seed": seed}
     how |= {"modes": named, "copy_weight": copy_weight}
-    if tolerance is not None:
-        rate = _choose_rate(loaded, rows, tolerance, metric, protocol=declared, engine=engine, **how)
+    if max_loss is not None:
+        rate = _choose_rate(loaded, rows, max_loss, metric, protocol=declared, engine=engine, **how)
     started = time.perf_counter()
     hardened = fg.harden(loaded, rows.X, labels, protocol=declared, rate=rate, **how)
     seconds = time.perf_counter() - started
@@ -132,10 +197,10 @@ def harden(
 def _check_options(context: typer.Context, kind: str, has_log: bool) -> None:
     if is_given(context, "protocol"):
         refuse_declared(context, "--protocol", list_options(opt.EvidenceOptions))
-    if is_given(context, "tolerance") and is_given(context, "rate"):
-        raise DataError("--tolerance chooses the rate; leave out --rate or leave out --tolerance")
-    if not is_given(context, "tolerance"):
-        refuse_without("--tolerance", context, "metric")
+    if is_given(context, "max_loss") and is_given(context, "rate"):
+        raise DataError("--max-loss chooses the rate; leave out --rate or leave out --max-loss")
+    if not is_given(context, "max_loss"):
+        refuse_without("--max-loss", context, "metric")
     if kind == "outages" and not has_log:
         raise DataError("--kind outages needs recorded outages; name them with --outages")
     if has_log and is_given(context, "kind") and kind != "outages":
@@ -144,7 +209,7 @@ def _check_options(context: typer.Context, kind: str, has_log: bool) -> None:
         refuse_without("--outages", context, "markers")
 
 
-def _choose_rate(model: fg.Model, rows: AuditRows, tolerance: float, metric: str, **how: Any) -> float:
+def _choose_rate(model: fg.Model, rows: AuditRows, max_loss: float, metric: str, **how: Any) -> float:
     """Return the largest rate that a part of the training rows, set aside, allows; print what each rate does."""
     from sklearn.model_selection import train_test_split
 
@@ -153,14 +218,14 @@ def _choose_rate(model: fg.Model, rows: AuditRows, tolerance: float, metric: str
             rows.X, rows.labels, test_size=VALIDATION_SHARE, stratify=rows.labels, random_state=how["seed"]
         )
     except ValueError as error:
-        raise DataError(f"--train cannot be split for --tolerance: {error}") from error
-    choice = fg.choose_rate(model, X, y, X_val, y_val, tolerance=tolerance, metric=metric, **how)
+        raise DataError(f"--train cannot be split for --max-loss: {error}") from error
+    choice = fg.choose_rate(model, X, y, X_val, y_val, tolerance=max_loss, metric=metric, **how)
     out().print(f"Rates, trained on {len(X)} rows and judged on {len(X_val)} others of --train:")
     out().print(escape(choice.to_text()) + "\n")
     if choice.rate == 0.0:
         raise DataError(
-            f"no rate loses at most {tolerance:g} of {metric} on the validation rows, so nothing was written; "
-            "raise --tolerance, or name a --rate"
+            f"no rate loses at most {max_loss:g} of {metric} on the validation rows, so nothing was written; "
+            "raise --max-loss, or name a --rate"
         )
     return choice.rate
 
