@@ -23,6 +23,10 @@ from .analysis.hardening.training import harden as harden
 from .integrations.mlflow_logging import log_audit as log_audit
 from .models import Model as Model
 from .models.loading import load_model as load_model
+from .questions.any_value import (
+    find_any_value_budgets as find_any_value_budgets,
+    find_safe_sets as find_safe_sets,
+)
 from .questions.modes.intervals import find_stability_intervals as find_stability_intervals
 from .questions.modes.losses import assess_modes as assess_modes
 from .packing import pack as pack, verify_pack as verify_pack

@@ -72,7 +72,7 @@ class TreeLattice:
         """E of a pair of classes; ``wide``: in 64-bit numbers even where 32 bits would do."""
         key = (original, rival, wide)
         if key not in self._edges:
-            self._edges[key] = _make_edge(self.forest, self.rule, original, rival, wide)
+            self._edges[key] = make_edge(self.forest, self.rule, original, rival, wide)
         return self._edges[key]
 
     def entry_bytes(self) -> int:
@@ -196,7 +196,8 @@ def _build_perfect_tree(levels: npt.NDArray[np.int32], first_leaf: int) -> tuple
 # --- the inequality in whole numbers ------------------------------------------------------------------------
 
 
-def _make_edge(forest: Forest, rule: FlipRule, original: int, rival: int, wide: bool) -> TreeEdge:
+def make_edge(forest: Forest, rule: FlipRule, original: int, rival: int, wide: bool) -> TreeEdge:
+    """Return E of a pair of classes; ``wide``: in 64-bit numbers even where 32 bits would do."""
     weight, constant = _weigh_outputs(forest, rule, original, rival)
     leaf = _weigh_leaves(forest, weight)
     start = float(weight @ forest.base.astype(np.float64)) + constant

@@ -40,18 +40,26 @@ DOUBLE_ROUNDING, SINGLE_ROUNDING = 1e-9, 1e-6  # of a score near a threshold: li
 def make_lattice(rows: EvidenceRows, protocol: Protocol, rule: FlipRule) -> Any:
     """Return the lattice of a wrapper that the engine reads."""
     engine = WrappedEngine(rows)
-    if rows.n_classes == 2 and len(engine.members) == 1:
-        (only,) = engine.members.values()
-        if isinstance(only, TreeMember):
-            forest = only.ensemble.forest
-            found = find_threshold_rule(rule, *_score_range(forest), _scores_to_probabilities(engine, only))
-            if found is not None:
-                return ThresholdTrees(only.rows, protocol, _as_leads(found, forest))
-        if isinstance(only, LinearMember):
-            found = find_threshold_rule(rule, -FAR, FAR, lambda f: engine.combine_one(only.respond(f[:, None])))
-            if found is not None:
-                return ThresholdSums(rows, found, only.sums)
+    only, found = read_only_member(engine, rule)
+    if found is not None and isinstance(only, TreeMember):
+        return ThresholdTrees(only.rows, protocol, found)
+    if found is not None and isinstance(only, LinearMember):
+        return ThresholdSums(rows, found, only.sums)
     return StateLattice(rows, rule, engine)
+
+
+def read_only_member(engine: WrappedEngine, rule: FlipRule) -> tuple[Any, ThresholdRule | None]:
+    """Return the one member of a two-class wrapper and the rule by which its scores decide; None if there is none."""
+    if engine.form.n_classes != 2 or len(engine.members) != 1:
+        return None, None
+    (only,) = engine.members.values()
+    if isinstance(only, TreeMember):
+        forest = only.ensemble.forest
+        found = find_threshold_rule(rule, *_score_range(forest), _scores_to_probabilities(engine, only))
+        return only, None if found is None else _as_leads(found, forest)
+    if isinstance(only, LinearMember):
+        return only, find_threshold_rule(rule, -FAR, FAR, lambda f: engine.combine_one(only.respond(f[:, None])))
+    return only, None
 
 
 # --- one member: a threshold on its scores --------------------------------------------------------------------

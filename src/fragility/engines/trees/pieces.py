@@ -18,13 +18,14 @@ from fragility.engines.kernels.compiling import run_on_all_threads
 from fragility.engines.kernels.decisions import ZERO_THRESHOLD, baseline_ways
 from fragility.engines.kernels.pieces import PIECE_BLOCK, find_flips
 from fragility.engines.trees.engine import ensemble_of
-from fragility.engines.trees.forest import CATEGORY, KIND, NARROW, WHOLE, ZERO_BAND, Columns, Flags, find_starts
+from fragility.engines.trees.forest import CATEGORY, KIND, NAN_RIGHT, NARROW, NUMERIC, WHOLE, ZERO_BAND, Columns, Flags, find_starts
 from fragility.engines.trees.recoding import make_recoding
 from fragility.engines.trees.scoring import make_row_scorer, mark_tree_groups
 from fragility.evidence import EvidenceRows
 
 # How far a sum over pieces may be from the model's own, in margin units, if leaves have double or single precision.
 SLACK, SINGLE_SLACK = 1e-9, 1e-4
+MOST_DECISIONS = 1 << 24  # of tests about pieces, held at a time
 
 
 class FieldPieces(NamedTuple):
@@ -120,29 +121,65 @@ class ForestPieces:
 
     def cut(self, columns: Integers, cells: Floats) -> FieldPieces:
         """Return how the trees decide on the pieces of a field with these columns; cells (pieces, d)."""
-        forest, compared = self.forest, self.round_cells(cells)
+        forest = self.forest
         tests = np.flatnonzero(np.isin(forest.test_column, columns))
         local = np.full(len(forest.test_column), -1, dtype=np.int32)
         local[tests] = np.arange(len(tests))
-        rounding, zero_missing = self.recoding.rounding, self.zero_missing
-        asking = forest._replace(  # the other tests would cost as much again for each piece
-            test_column=forest.test_column[tests],
-            test_threshold=forest.test_threshold[tests],
-            test_flags=forest.test_flags[tests],
-        )
-        ways = np.stack([baseline_ways(asking, y, rounding, zero_missing) for y in compared])  # (pieces, t)
-        turned = np.diff(ways, axis=0) != 0
-        group = np.isin(np.arange(len(rounding)), columns).astype(np.uint32)
+        first_way, turns = self.find_turns(tests, cells)
+        group = np.isin(np.arange(len(self.recoding.rounding)), columns).astype(np.uint32)
         return FieldPieces(
             n_pieces=len(cells),
             local=local,
-            first_way=np.ascontiguousarray(ways[0]),
-            turn_start=find_starts(turned.sum(axis=0)),
-            turns=np.nonzero(turned.T)[1] + 1,
+            first_way=first_way,
+            turn_start=find_starts([len(own) for own in turns]),
+            turns=np.concatenate([np.zeros(0, dtype=np.int64), *turns]),
             trees=np.flatnonzero(mark_tree_groups(forest, group, 2)[1]),
-            rounding=rounding,
-            zero_missing=zero_missing,
+            rounding=self.recoding.rounding,
+            zero_missing=self.zero_missing,
         )
+
+    def find_turns(self, tests: Integers, cells: Floats) -> tuple[Flags, list[Integers]]:
+        """Return (t,) which way the first piece goes at some tests, and the pieces from which on it goes the other way.
+
+        cells: (pieces, d). Tests of numbers are decided a column at a time, by the values that the pieces have there.
+        """
+        forest, compared = self.forest, self.round_cells(cells)
+        column, flags = forest.test_column[tests], forest.test_flags[tests]
+        threshold = forest.test_threshold[tests]
+        first, turns = np.zeros(len(tests), dtype=np.uint8), [np.zeros(0, dtype=np.int64)] * len(tests)
+        plain = ((flags & KIND) == NUMERIC) & (not self.zero_missing)
+        for j in np.unique(column[plain]):
+            some, v = np.flatnonzero(plain & (column == j)), compared[:, j]
+            same = (v[1:] == v[:-1]) | (np.isnan(v[1:]) & np.isnan(v[:-1]))
+            begins = np.flatnonzero(np.concatenate([[True], ~same]))
+            known = v[begins][~np.isnan(v[begins])]
+            if (np.diff(known) > 0).all() and not np.isnan(v[begins[: len(known)]]).any():
+                rank, gaps = np.searchsorted(known, threshold[some], side="right"), len(known) < len(begins)
+                missing = (flags[some] & NAN_RIGHT) != 0
+                first[some] = (rank == 0) if len(known) else missing
+                for i, k, at_last, at_missing in zip(some, rank, rank < len(known), missing, strict=True):
+                    own = [begins[k]] if 0 < k < len(known) else []
+                    turns[i] = np.array([*own, begins[-1]] if gaps and len(known) and at_last != at_missing else own, int)
+                continue
+            for part in np.array_split(some, -(-len(some) * len(begins) // MOST_DECISIONS)):
+                values = v[begins][:, None]
+                ways = np.where(np.isnan(values), (flags[part] & NAN_RIGHT) != 0, values > threshold[part])
+                first[part] = ways[0]
+                test, turn = np.nonzero((ways[1:] != ways[:-1]).T)
+                stops = np.searchsorted(test, np.arange(1, len(part)))
+                for i, own in zip(part, np.split(begins[1:][turn], stops), strict=True):
+                    turns[i] = own
+        others = np.flatnonzero(~plain)
+        if len(others):
+            asking = forest._replace(  # the other tests would cost as much again for each piece
+                test_column=column[others], test_threshold=threshold[others], test_flags=flags[others]
+            )
+            rounding = self.recoding.rounding
+            ways = np.stack([baseline_ways(asking, y, rounding, self.zero_missing) for y in compared])
+            first[others] = ways[0]
+            for i, own in zip(others, (ways[1:] != ways[:-1]).T, strict=True):
+                turns[i] = np.flatnonzero(own) + 1
+        return first, turns
 
     def sum_rows(self, x: Floats) -> Floats:
         """Return (m, outputs) raw sums of rows x (m, d)."""

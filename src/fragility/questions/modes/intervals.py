@@ -156,7 +156,7 @@ def bind_estimator(rows: EvidenceRows, protocol: Protocol) -> tuple[EvidenceRows
     are those that the protocol stores, which were tried on its training rows.
     """
     if rows.source.frame is None:
-        raise DataError("stability intervals need rows in a table or dense array, got a sparse matrix")
+        raise DataError("other values of fields need rows in a table or dense array, got a sparse matrix")
     space, model = protocol.evidence, rows.model
     if protocol.space == "transformed" and model.transformer is not None:
         return rows, known_origins(model, space)

@@ -119,6 +119,7 @@ class Search:
         engine: str,
         byte_budget: int,
         single: Collection[str],
+        ranges: Mapping[str, Range] | None = None,
     ) -> None:
         self.single = single  # fields of single precision
         self.rows, self.origins, self.protocol, self.byte_budget = rows, origins, protocol, byte_budget
@@ -126,7 +127,7 @@ class Search:
         self.engine, self.tolerance = self.oracle.name, 0.0  # tolerance: of residuals, within which the model is asked
         if isinstance(self.oracle, CheckedOracle):
             self.tolerance = self.oracle.engine.tolerance
-        self.ranges = {each.field: each for each in protocol.modes.ranges}
+        self.ranges = {each.field: each for each in protocol.modes.ranges} if ranges is None else ranges
         assert rows.source.frame is not None
         self.frame: pd.DataFrame = rows.source.frame
         self.step = rows_within(byte_budget, rows.width, copies=4)
@@ -165,7 +166,7 @@ class Search:
         table = self.frame.iloc[[0] * count].reset_index(drop=True)
         return self.rows.encode(table.assign(**values))
 
-    def _encode_together(
+    def encode_together(
         self, searches: Mapping[str, tuple[Axis, Generator[Integers, Floats, Found]]]
     ) -> dict[str, Found]:
         """Return what the searches of fields find, which yield places and are sent their cells.
@@ -406,7 +407,7 @@ class Search:
             axis.field.name: (axis, self._search_line(axis, movable[axis.field.name], into[axis.field.name]))
             for axis in axes
         }
-        lines = {name: sides for name, sides in self._encode_together(searches).items() if sides is not None}
+        lines = {name: sides for name, sides in self.encode_together(searches).items() if sides is not None}
         questions = [
             self.question(
                 searches[name][0],
@@ -492,35 +493,12 @@ class Search:
 
     def find_edges(self, axes: Sequence[Axis]) -> dict[str, Edges | None]:
         """Return the edges between the pieces of fields; None where a field's tests have no order."""
-        return self._encode_together({axis.field.name: (axis, self._find_edges(axis)) for axis in axes})
+        return self.encode_together({axis.field.name: (axis, self._list_edges(axis)) for axis in axes})
 
-    def _find_edges(self, axis: Axis) -> Generator[Integers, Floats, Edges | None]:
-        """Return the edges of one field, None if its tests have no order. Yields places and is sent their cells."""
-        tests = self.forest.list_edges(axis.columns)
-        if tests is None:
-            return None
-        column, threshold = tests
-        edges = np.zeros(0, dtype=np.int64)
-        if axis.listed is not None:
-            ranks = self.forest.rank_cells((yield axis.listed), column, threshold)
-            edges = axis.listed[1:][(np.diff(ranks, axis=0) != 0).any(axis=1)]
-        elif len(threshold):
-            low, high = axis.hull
-            ends = self.forest.round_cells((yield np.array([low, high])))[:, column]
-            first, last = threshold - ends[0], threshold - ends[1]
-            turned = np.flatnonzero((first >= 0) & (last < 0))
-            start = Bracket(np.full(len(turned), low), np.full(len(turned), high), first[turned], last[turned])
-            probes = narrow(axis.scale, start)
-            try:
-                some, places = next(probes)
-                while True:
-                    compared = self.forest.round_cells((yield places))
-                    residual = threshold[turned[some]] - compared[np.arange(len(some)), column[turned[some]]]
-                    some, places = probes.send(residual)
-            except StopIteration as stop:
-                edges = np.unique(stop.value[1])
-        if not len(edges):
-            return Edges(edges, edges, np.zeros((0, self.rows.width)))
+    def _list_edges(self, axis: Axis) -> Generator[Integers, Floats, Edges | None]:
+        edges = yield from find_edges(self.forest, axis)
+        if edges is None or not len(edges):
+            return None if edges is None else Edges(edges, edges, np.zeros((0, self.rows.width)))
         beside = np.unique(np.concatenate([edges - 1, edges]))
         return Edges(edges, beside, (yield beside))
 
@@ -632,6 +610,37 @@ class Search:
                         residual[close], to[close] = self.measure(own, self.original[who[close]])
                     held = (residual >= 0) | (found[names[u]].state[who] != STATES.index(EXACT))
                     found[names[u]].flips_to[who, r] = np.where(held, NOWHERE, to)
+
+
+def find_edges(forest: ForestPieces, axis: Axis) -> Generator[Integers, Floats, Integers | None]:
+    """Return the first place of each piece of a field but the lowest, None if the trees' tests about it have no order.
+
+    Yields places and is sent their cells.
+    """
+    tests = forest.list_edges(axis.columns)
+    if tests is None:
+        return None
+    column, threshold = tests
+    edges = np.zeros(0, dtype=np.int64)
+    if axis.listed is not None:
+        ranks = forest.rank_cells((yield axis.listed), column, threshold)
+        return np.asarray(axis.listed[1:][(np.diff(ranks, axis=0) != 0).any(axis=1)])
+    if len(threshold):
+        low, high = axis.hull
+        ends = forest.round_cells((yield np.array([low, high])))[:, column]
+        first, last = threshold - ends[0], threshold - ends[1]
+        turned = np.flatnonzero((first >= 0) & (last < 0))
+        start = Bracket(np.full(len(turned), low), np.full(len(turned), high), first[turned], last[turned])
+        probes = narrow(axis.scale, start)
+        try:
+            some, places = next(probes)
+            while True:
+                compared = forest.round_cells((yield places))
+                residual = threshold[turned[some]] - compared[np.arange(len(some)), column[turned[some]]]
+                some, places = probes.send(residual)
+        except StopIteration as stop:
+            edges = np.unique(stop.value[1])
+    return edges
 
 
 class _Outward:
