@@ -52,7 +52,7 @@ from fragility.evidence.baselines import (
 )
 from fragility.evidence.binding import bind_fitting_rows, bind_rows, check_baseline_accepted, check_decision
 from fragility.evidence.bound import Column, EvidenceSpace, Group, InputColumn, Space
-from fragility.evidence.domains import DECLARED, RULE, TRAINING_RANGE, Domain, DomainRequest, fit_domains
+from fragility.evidence.domains import DECLARED, RULE, TRAINING_RANGE, Domain, DomainRequest, fit_domains, list_domain_values
 from fragility.evidence.fields import Field
 from fragility.evidence.fitting import read_training_rows
 from fragility.evidence.groups import GroupMap, group_columns
@@ -417,6 +417,8 @@ class Protocol:
     def evidence(self) -> EvidenceSpace:
         """The part of the protocol that rows are bound by."""
         listed = self.modes.listed_values()
+        for name, values in list_domain_values(self.domains).items():
+            listed[name] = tuple(dict.fromkeys((*listed.get(name, ()), *values)))
         return EvidenceSpace(
             self.space,
             self.fields,

@@ -65,6 +65,8 @@ class RawCodec:
         for name in rows.names:
             column, field, value = rows.frame[name], by_name[name], baseline[name]
             others = listed.get(name, ())
+            if column.dtype.kind in "biu" and value is not None:
+                others = [other for other in others if other is not None]  # it would change the type of the column
             if field.type == "date":
                 value, *others = [value_like(v, column) if isinstance(v, str) else v for v in (value, *others)]
             table = None

@@ -145,6 +145,13 @@ def range_of(domain: Domain, ranges: Mapping[str, Range], field: Field) -> Range
     return Range(domain.field, domain.low, domain.high, whole)
 
 
+def list_domain_values(domains: Sequence[Domain]) -> dict[str, tuple[Scalar, ...]]:
+    """Return the categories that fields may take, a missing one among them, so that a codec of raw fields knows them."""
+    return {
+        own.field: (*own.categories, *([None] if own.missing else [])) for own in domains if own.categories is not None
+    }
+
+
 def find_domain_faults(
     domains: Sequence[Domain], rule: str, fields: Sequence[Field], ranges: Sequence[Range]
 ) -> Iterator[str]:

@@ -126,9 +126,15 @@ class ValueReader:
             return {}
         try:
             cells = self.search.encode({name: self._typed(name, [None]) for name in wanted})
-            return dict.fromkeys(wanted, cells[0])
         except (FragilityError, KeyError, ValueError):
             return {}
+        return {name: cells[0] for name in wanted if self._can_be_missing(name, cells[0])}
+
+    def _can_be_missing(self, name: str, cells: Floats) -> bool:
+        """Return whether cells are those of a missing value: a column of categories may have no place for one."""
+        forms = self.search.rows.forms
+        places = [j for j in self.columns[name] if forms is not None and forms[j].values is not None]
+        return not np.isnan(cells[places]).any()
 
     def _typed(self, name: str, values: Sequence[Scalar]) -> pd.Series:
         """Return values in the type of a field's column."""
