@@ -35,21 +35,21 @@ NOWHERE = np.int64(1) << 62
 
 
 @helper
-def _decide_row(forest: Any, cells: Any, rounding: Any, zero_missing: bool, ways: Any) -> None:
+def decide_row(walked: Any, cells: Any, rounding: Any, zero_missing: bool, ways: Any) -> None:
     """Fill ways (T,) with 1 where the row's cells (d,) go right."""
-    column, threshold, flags = forest.test_column, forest.test_threshold, forest.test_flags
-    set_start, set_words = forest.set_start, forest.set_words
+    column, threshold, flags = walked.test_column, walked.test_threshold, walked.test_flags
+    set_start, set_words = walked.set_start, walked.set_words
     for test in range(len(ways)):
         v = prepare_cell(cells[column[test]], rounding[column[test]], zero_missing)
         ways[test] = goes_right(v, threshold[test], flags[test], set_start, set_words)
 
 
 @helper
-def _reach_leaves(forest: Any, trees: Any, leaf: Any, ways: Any, reached: Any) -> int:
+def reach_leaves(walked: Any, trees: Any, leaf: Any, ways: Any, reached: Any) -> int:
     """Fill reached (trees,) with the value of x's own leaf of each tree; return their sum."""
-    node_test, node_right, total = forest.node_test, forest.node_right, np.int64(0)
+    node_test, node_right, total = walked.node_test, walked.node_right, np.int64(0)
     for i in range(len(trees)):
-        node = forest.tree_start[trees[i]]
+        node = walked.tree_start[trees[i]]
         test = node_test[node]
         while test >= 0:
             node = node_right[node] if ways[test] else node + 1
@@ -67,7 +67,7 @@ def _triple(u: int, v: int, w: int) -> int:
 
 @helper
 def _bound_gains(
-    forest: Any, asked: Any, trees: Any, leaf: Any, ways: Any, reached: Any, size: int, gains: Any, scratch: Any
+    walked: Any, asked: Any, trees: Any, leaf: Any, ways: Any, reached: Any, size: int, gains: Any, scratch: Any
 ) -> None:
     """Fill gains (single (U,), pair (U, U), triple): what units gain at most, alone and beyond their subsets.
 
@@ -76,7 +76,7 @@ def _bound_gains(
     """
     single, pair, triple = gains
     one, two, three = scratch
-    node_test, node_right, test_unit = forest.node_test, forest.node_right, asked.test_unit
+    node_test, node_right, test_unit = walked.node_test, walked.node_right, asked.test_unit
     single[:] = 0
     pair[:] = 0
     triple[:] = 0
@@ -85,7 +85,7 @@ def _bound_gains(
     threes = np.empty((asked.n_waiting, 3), dtype=np.int32)
     for i in range(len(trees)):
         own, n_one, n_two, n_three = reached[trees[i]], 0, 0, 0
-        stack[0, 0], stack[0, 1], waiting = forest.tree_start[trees[i]], 0, 1
+        stack[0, 0], stack[0, 1], waiting = walked.tree_start[trees[i]], 0, 1
         while waiting:
             waiting -= 1
             node, changed = stack[waiting, 0], stack[waiting, 1]
@@ -186,7 +186,7 @@ def _extra(gains: Any, u: int, v: int) -> int:
 
 
 @helper
-def _has_value(asked: Any, own: Any, field: int, begin: int, end: int) -> bool:
+def has_value(asked: Any, own: Any, field: int, begin: int, end: int) -> bool:
     """Return whether a value that the field may take lies in the pieces begin..end."""
     if begin <= own[field] < end:
         return True
@@ -196,13 +196,13 @@ def _has_value(asked: Any, own: Any, field: int, begin: int, end: int) -> bool:
 
 @helper
 def _collect_boxes(
-    forest: Any, asked: Any, trees: Any, leaf: Any, ways: Any, reached: Any, own: Any, fields: Any, slots: Any, store: Any
+    walked: Any, asked: Any, trees: Any, leaf: Any, ways: Any, reached: Any, own: Any, fields: Any, slots: Any, store: Any
 ) -> Any:
     """Return (boxes, their values, first box of each tree, how many trees, boxes, the sum of all other trees).
 
     fields: (k,) that are free; slots: (F,) their place among them, -1 for others. store: arrays to fill, which grow.
     """
-    node_test, node_right, test_field = forest.node_test, forest.node_right, asked.test_field
+    node_test, node_right, test_field = walked.node_test, walked.node_right, asked.test_field
     first_way, turn_start, turns = asked.first_way, asked.turn_start, asked.turns
     boxes, values, first, stack = store
     k, count, n_trees, rest = len(fields), 0, 0, np.int64(0)
@@ -218,7 +218,7 @@ def _collect_boxes(
             continue
         first[n_trees] = count
         n_trees += 1
-        stack[0, 0], waiting = forest.tree_start[tree], 1
+        stack[0, 0], waiting = walked.tree_start[tree], 1
         for s in range(k):
             stack[0, 1 + 2 * s], stack[0, 2 + 2 * s] = 0, asked.n_pieces[fields[s]]
         while waiting:
@@ -238,7 +238,7 @@ def _collect_boxes(
                     while turn < last and turns[turn] <= begin:
                         way, turn = 1 - way, turn + 1
                     while turn < last and turns[turn] < end:
-                        if _has_value(asked, own, field, begin, turns[turn]):
+                        if has_value(asked, own, field, begin, turns[turn]):
                             if waiting == len(stack):
                                 larger = np.empty((2 * len(stack), stack.shape[1]), dtype=np.int32)
                                 larger[: len(stack)] = stack
@@ -251,7 +251,7 @@ def _collect_boxes(
                         begin, way, turn = turns[turn], 1 - way, turn + 1
                     here[2 * slot] = begin
                     right = way != 0
-                    if not _has_value(asked, own, field, begin, end):
+                    if not has_value(asked, own, field, begin, end):
                         lives = False
                         break
                 node = node_right[node] if right else node + 1
@@ -330,14 +330,14 @@ def _scan_grid(
     free1 = np.ones(m1, dtype=np.uint8)
     if k == 2:
         for j in range(m1 - 1):
-            free1[j] = _has_value(asked, own, fields[1], edge1[j], edge1[j + 1])
+            free1[j] = has_value(asked, own, fields[1], edge1[j], edge1[j + 1])
     at = np.empty(4, dtype=np.int32)
     for i in range(m0 - 1):
         run = np.int64(0)
         for j in range(m1 - 1):
             run += grid[i, j]
             grid[i, j] = run if i == 0 else run + grid[i - 1, j]
-        if not _has_value(asked, own, fields[0], edge0[i], edge0[i + 1]):
+        if not has_value(asked, own, fields[0], edge0[i], edge0[i + 1]):
             continue
         for j in range(m1 - 1):
             total = begin + grid[i, j]
@@ -359,11 +359,11 @@ def _shrink(asked: Any, own: Any, fields: Any, region: Any) -> bool:
     """Return whether a region holds a cell that the fields may take; its sides are drawn in to such cells."""
     for s in range(len(fields)):
         begin, end = region[2 * s], region[2 * s + 1]
-        if not _has_value(asked, own, fields[s], begin, end):
+        if not has_value(asked, own, fields[s], begin, end):
             return False
-        while not _has_value(asked, own, fields[s], begin, begin + 1):
+        while not has_value(asked, own, fields[s], begin, begin + 1):
             begin += 1
-        while not _has_value(asked, own, fields[s], end - 1, end):
+        while not has_value(asked, own, fields[s], end - 1, end):
             end -= 1
         region[2 * s], region[2 * s + 1] = begin, end
     return True
@@ -477,7 +477,7 @@ def _search_regions(
 
 @helper
 def _decide_set(
-    forest: Any,
+    walked: Any,
     asked: Any,
     edge: Any,
     ways: Any,
@@ -498,7 +498,7 @@ def _decide_set(
     for s in range(len(fields)):
         slots[fields[s]] = s
     boxes, values, first, stack, n_trees, count, rest = _collect_boxes(
-        forest, asked, trees, leaf, ways, reached, own, fields, slots, store
+        walked, asked, trees, leaf, ways, reached, own, fields, slots, store
     )
     for s in range(len(fields)):
         slots[fields[s]] = -1
@@ -525,7 +525,7 @@ def _make_store(asked: Any, n_trees: int, k: int) -> Any:
 
 
 @helper
-def _rival(rivals: Any, r: int) -> Any:
+def rival_of(rivals: Any, r: int) -> Any:
     trees = rivals.trees[rivals.tree_start[r] : rivals.tree_start[r + 1]]
     return trees, rivals.leaf[r], rivals.start[r], rivals.low[r], rivals.high[r]
 
@@ -534,10 +534,10 @@ def _rival(rivals: Any, r: int) -> Any:
 
 
 @entry
-def search_size(forest: Any, asked: Any, rivals: Any, size: int, rows: Any, budget: int, span: Any, out: Any) -> None:
+def search_size(walked: Any, asked: Any, rivals: Any, size: int, rows: Any, budget: int, span: Any, out: Any) -> None:
     """Decide all sets of ``size`` units for the rows of a span.
 
-    asked: ``trees.boxes.Pieces``; rivals: ``trees.boxes.Rivals``; rows: (cells (n, d), own pieces (n, F)).
+    walked: ``trees.boxes.Walked``; asked: ``trees.boxes.Pieces``; rivals: ``trees.boxes.Rivals``; rows: (cells (n, d), own pieces (n, F)).
     out: counts (n, 4) of the sets by state, first set that flips (n, size), doubtful sets (n, MOST_SETS, size), and by
     unit the state of the sets that hold it and, for one unit, are it (n, U).
     """
@@ -548,8 +548,8 @@ def search_size(forest: Any, asked: Any, rivals: Any, size: int, rows: Any, budg
     if size < 3:
         n_triples = 0
     n_pairs = n_units if size > 1 else 1
-    ways, slots = np.empty(len(forest.test_column), dtype=np.uint8), np.full(len(asked.n_pieces), -1, dtype=np.int32)
-    reached = np.empty((n_rivals, len(forest.tree_start) - 1), dtype=np.int64)
+    ways, slots = np.empty(len(walked.test_column), dtype=np.uint8), np.full(len(asked.n_pieces), -1, dtype=np.int32)
+    reached = np.empty((n_rivals, len(walked.tree_start) - 1), dtype=np.int64)
     single = np.empty((n_rivals, n_units), dtype=np.int64)
     pair = np.empty((n_rivals, n_pairs, n_pairs), dtype=np.int64)
     triple = np.empty((n_rivals, n_triples), dtype=np.int64)
@@ -560,17 +560,17 @@ def search_size(forest: Any, asked: Any, rivals: Any, size: int, rows: Any, budg
     )
     start = np.empty(n_rivals, dtype=np.int64)
     widest = size * asked.widest_unit
-    store = _make_store(asked, len(forest.tree_start), widest)
+    store = _make_store(asked, len(walked.tree_start), widest)
     found = (np.zeros(2, dtype=np.int64), np.empty((MOST_DOUBTS, 2 * widest), dtype=np.int32))
     fields, chosen = np.empty(widest, dtype=np.int32), np.empty(size, dtype=np.int32)
     for row in range(span[0], span[1]):
         own = own_pieces[row]
-        _decide_row(forest, cells[row], asked.rounding, asked.zero_missing, ways)
+        decide_row(walked, cells[row], asked.rounding, asked.zero_missing, ways)
         for r in range(n_rivals):
-            trees, leaf, begin, _, _ = _rival(rivals, r)
-            start[r] = begin + _reach_leaves(forest, trees, leaf, ways, reached[r])
+            trees, leaf, begin, _, _ = rival_of(rivals, r)
+            start[r] = begin + reach_leaves(walked, trees, leaf, ways, reached[r])
             gains = (single[r], pair[r], triple[r])
-            _bound_gains(forest, asked, trees, leaf, ways, reached[r], size, gains, scratch)
+            _bound_gains(walked, asked, trees, leaf, ways, reached[r], size, gains, scratch)
         for s in range(size):
             chosen[s] = s
         going = size <= n_units
@@ -584,11 +584,11 @@ def search_size(forest: Any, asked: Any, rivals: Any, size: int, rows: Any, budg
             for r in range(n_rivals):
                 if n_fields == 0 or state == FLIPS:
                     break
-                edge = _rival(rivals, r)
+                edge = rival_of(rivals, r)
                 if start[r] - _most_gain((single[r], pair[r], triple[r]), chosen, size) >= edge[4]:
                     continue
                 state_r, store = _decide_set(
-                    forest, asked, edge, ways, reached[r], own, fields[:n_fields], slots, store, budget, False, found
+                    walked, asked, edge, ways, reached[r], own, fields[:n_fields], slots, store, budget, False, found
                 )
                 if state_r == FLIPS or state == HOLDS or (state_r == OPEN):
                     state = state_r
@@ -615,7 +615,7 @@ def search_size(forest: Any, asked: Any, rivals: Any, size: int, rows: Any, budg
 
 
 @entry
-def decide_sets(forest: Any, asked: Any, rivals: Any, rows: Any, jobs: Any, budget: int, span: Any, out: Any) -> None:
+def decide_sets(walked: Any, asked: Any, rivals: Any, rows: Any, jobs: Any, budget: int, span: Any, out: Any) -> None:
     """Decide one set of fields for each job of a span; jobs: (row (J,), first field (J + 1,), fields).
 
     out: states (J, R), how many doubtful cells (J, R), and the cells (J, R, MOST_DOUBTS, 2 most fields), that with the
@@ -624,19 +624,19 @@ def decide_sets(forest: Any, asked: Any, rivals: Any, rows: Any, jobs: Any, budg
     cells, own_pieces = rows
     job_row, job_start, job_field = jobs
     states, doubts, places = out
-    ways, slots = np.empty(len(forest.test_column), dtype=np.uint8), np.full(len(asked.n_pieces), -1, dtype=np.int32)
-    reached = np.empty(len(forest.tree_start) - 1, dtype=np.int64)
+    ways, slots = np.empty(len(walked.test_column), dtype=np.uint8), np.full(len(asked.n_pieces), -1, dtype=np.int32)
+    reached = np.empty(len(walked.tree_start) - 1, dtype=np.int64)
     widest = places.shape[3] // 2
-    store = _make_store(asked, len(forest.tree_start), widest)
+    store = _make_store(asked, len(walked.tree_start), widest)
     numbers = np.zeros(2, dtype=np.int64)
     for job in range(span[0], span[1]):
         row, fields = job_row[job], job_field[job_start[job] : job_start[job + 1]]
-        _decide_row(forest, cells[row], asked.rounding, asked.zero_missing, ways)
+        decide_row(walked, cells[row], asked.rounding, asked.zero_missing, ways)
         for r in range(len(rivals.start)):
-            edge = _rival(rivals, r)
-            _reach_leaves(forest, edge[0], edge[1], ways, reached)
+            edge = rival_of(rivals, r)
+            reach_leaves(walked, edge[0], edge[1], ways, reached)
             state, store = _decide_set(
-                forest,
+                walked,
                 asked,
                 edge,
                 ways,
@@ -650,91 +650,3 @@ def decide_sets(forest: Any, asked: Any, rivals: Any, rows: Any, jobs: Any, budg
                 (numbers, places[job, r]),
             )
             states[job, r], doubts[job, r] = state, numbers[0]
-
-
-# --- chances ------------------------------------------------------------------------------------------------
-
-
-@entry
-def weigh_flips(forest: Any, asked: Any, rivals: Any, points: Any, rows: Any, span: Any, out: Any) -> None:
-    """Fill out (alone (n, F), together (n,)) with the chance that values drawn by weight flip a row.
-
-    points: (first point of each field (F + 1,), the piece of each point, rising, and its weight); a field's weights sum
-    to 1, or it has none. together: summed over pairs of fields with points.
-    """
-    cells, own_pieces = rows
-    alone, together = out
-    point_start, point_piece, point_weight = points
-    n_fields, n_rivals = len(asked.n_pieces), len(rivals.start)
-    ways, slots = np.empty(len(forest.test_column), dtype=np.uint8), np.full(n_fields, -1, dtype=np.int32)
-    reached = np.empty((n_rivals, len(forest.tree_start) - 1), dtype=np.int64)
-    single, pair = np.empty((n_rivals, n_fields), dtype=np.int64), np.empty((n_rivals, n_fields, n_fields), np.int64)
-    nothing, start = np.zeros(0, dtype=np.int64), np.empty(n_rivals, dtype=np.int64)
-    scratch = (np.zeros(n_fields, dtype=np.int64), np.zeros((n_fields, n_fields), dtype=np.int64), nothing)
-    store = _make_store(asked, len(forest.tree_start), 2)
-    fields, chosen = np.empty(2, dtype=np.int32), np.empty(2, dtype=np.int32)
-    most = 0
-    for f in range(n_fields):
-        most = max(most, point_start[f + 1] - point_start[f])
-    grid, flips = np.empty((most + 1, most + 1), dtype=np.int64), np.empty((most, most), dtype=np.uint8)
-    rank = np.empty((n_fields, asked.n_pieces.max() + 1), dtype=np.int32)  # points before a piece
-    for f in range(n_fields):
-        p = point_start[f]
-        for piece in range(asked.n_pieces[f] + 1):
-            while p < point_start[f + 1] and point_piece[p] < piece:
-                p += 1
-            rank[f, piece] = p - point_start[f]
-    for row in range(span[0], span[1]):
-        own = own_pieces[row]
-        _decide_row(forest, cells[row], asked.rounding, asked.zero_missing, ways)
-        for r in range(n_rivals):
-            trees, leaf, begin, _, _ = _rival(rivals, r)
-            start[r] = begin + _reach_leaves(forest, trees, leaf, ways, reached[r])
-            _bound_gains(forest, asked, trees, leaf, ways, reached[r], 2, (single[r], pair[r], nothing), scratch)
-        for a in range(n_fields):
-            for b in range(a, n_fields):
-                size = 1 if a == b else 2
-                first_a, n_a = point_start[a], point_start[a + 1] - point_start[a]
-                first_b, n_b = point_start[b], (point_start[b + 1] - point_start[b]) if size == 2 else 1
-                if n_a == 0 or n_b == 0:
-                    continue
-                fields[0], fields[1], chosen[0], chosen[1] = a, b, a, b
-                flips[:n_a, :n_b] = 0
-                for r in range(n_rivals):
-                    edge = _rival(rivals, r)
-                    if start[r] - _most_gain((single[r], pair[r], nothing), chosen, size) >= edge[4]:
-                        continue
-                    for s in range(size):
-                        slots[fields[s]] = s
-                    boxes, values, first, stack, n_trees, count, rest = _collect_boxes(
-                        forest, asked, edge[0], edge[1], ways, reached[r], own, fields[:size], slots, store
-                    )
-                    store = (boxes, values, first, stack)
-                    for s in range(size):
-                        slots[fields[s]] = -1
-                    grid[: n_a + 1, : n_b + 1] = 0
-                    for k in range(count):
-                        i, j = rank[a, boxes[k, 0]], rank[a, boxes[k, 1]]
-                        c = rank[b, boxes[k, 2]] if size == 2 else 0
-                        e = rank[b, boxes[k, 3]] if size == 2 else 1
-                        grid[i, c] += values[k]
-                        grid[j, c] -= values[k]
-                        grid[i, e] -= values[k]
-                        grid[j, e] += values[k]
-                    for i in range(n_a):
-                        run = np.int64(0)
-                        for j in range(n_b):
-                            run += grid[i, j]
-                            grid[i, j] = run if i == 0 else run + grid[i - 1, j]
-                            if edge[2] + rest + grid[i, j] < 0:
-                                flips[i, j] = 1
-                chance = 0.0
-                for i in range(n_a):
-                    for j in range(n_b):
-                        if flips[i, j]:
-                            weight = point_weight[first_b + j] if size == 2 else 1.0
-                            chance += point_weight[first_a + i] * weight
-                if size == 1:
-                    alone[row, a] = chance
-                else:
-                    together[row] += chance

@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fragility.base.arrays import Booleans, Floats, Integers
-from fragility.engines.kernels.boxes import BOX_BLOCK, MOST_DOUBTS, MOST_SETS, decide_sets, search_size, weigh_flips
+from fragility.engines.kernels.boxes import BOX_BLOCK, MOST_DOUBTS, MOST_SETS, OPEN, decide_sets, search_size
 from fragility.engines.kernels.compiling import run_on_all_threads
+from fragility.engines.kernels.pairs import search_pairs, weigh_flips
 from fragility.engines.lattice.additive import FlipRule
 from fragility.engines.lattice.trees import expand_levels, make_edge
 from fragility.engines.trees.forest import Flags, find_starts
@@ -31,6 +32,19 @@ class FieldGrid(NamedTuple):
     cells: Floats  # (P, d) a row's cells at a value of each piece; only those of ``columns`` are read
     domain: Booleans  # (P,) the piece holds a value of the domain
     own: Integers  # (n,) the piece of each row's own value; -1 where it is in none
+
+
+class Walked(NamedTuple):
+    """What a walk reads of a forest, whatever the numbers in its leaves; the fields are those of ``Forest``."""
+
+    test_column: Whole
+    test_threshold: Floats
+    test_flags: Flags
+    set_start: Integers
+    set_words: npt.NDArray[np.uint32]
+    node_test: Whole
+    node_right: Whole
+    tree_start: Integers
 
 
 class Pieces(NamedTuple):
@@ -54,12 +68,6 @@ class Pieces(NamedTuple):
     n_waiting: int
     rounding: Flags  # (d,) of cells
     zero_missing: bool
-
-    def with_fields_as_units(self) -> Pieces:
-        """Return the same where each field is a unit of its own."""
-        each = np.arange(len(self.n_pieces))
-        starts = np.arange(len(each) + 1)
-        return self._replace(test_unit=self.test_field, unit_start=starts, unit_field=each, widest_unit=1)
 
 
 class Rivals(NamedTuple):
@@ -96,6 +104,7 @@ class TreeBoxes:
     def __init__(self, pieces: ForestPieces, rule: FlipRule, grids: Sequence[FieldGrid], units: Sequence[Integers]):
         self.pieces, self.rule = pieces, rule
         self.forest = expand_levels(pieces.forest)
+        self.walked = Walked(*(getattr(self.forest, name) for name in Walked._fields))
         self.own = np.ascontiguousarray(np.stack([grid.own for grid in grids], axis=1).astype(np.int32))
         self.asked = self._list_pieces(grids, units)
         self._rivals: dict[int, Rivals] = {}
@@ -140,6 +149,12 @@ class TreeBoxes:
             zero_missing=self.pieces.zero_missing,
         )
 
+    @property
+    def by_field(self) -> bool:
+        """Whether each field is a unit of its own."""
+        each = np.arange(len(self.asked.n_pieces))
+        return self.asked.widest_unit == 1 and np.array_equal(self.asked.unit_field, each)
+
     def rivals(self, original: int) -> Rivals:
         """Return the inequalities of all rivals of a class."""
         if original not in self._rivals:
@@ -161,13 +176,27 @@ class TreeBoxes:
     def search_size(self, original: int, x: Floats, who: Integers, size: int, budget: int) -> SizeFound:
         """Decide all sets of so many units for rows ``who`` of one class, whose cells are x (m, d)."""
         m, rivals, rows = len(who), self.rivals(original), self._rows(x, who)
-        found = SizeFound(
+        found = self._blank(m, size)
+        if not self.by_field or size > 2 or (rows[1] < 0).any():
+            return self._search_sets(rivals, rows, size, budget, found)
+        self._run(m, lambda span: search_pairs(self.walked, self.asked, rivals, size, rows, span, tuple(found)))
+        if (left := np.flatnonzero(found.counts[:, OPEN])).size:  # their grids are too large
+            some = tuple(part[left] for part in rows)
+            again = self._search_sets(rivals, some, size, budget, self._blank(len(left), size))
+            for whole, part in zip(found, again, strict=True):
+                whole[left] = part
+        return found
+
+    def _blank(self, m: int, size: int) -> SizeFound:
+        return SizeFound(
             np.zeros((m, 4), dtype=np.int64),
             np.full((m, size), -1, dtype=np.int32),
             np.full((m, MOST_SETS, size), -1, dtype=np.int32),
             np.zeros((m, len(self.asked.unit_start) - 1), dtype=np.uint8),
         )
-        self._run(m, lambda span: search_size(self.forest, self.asked, rivals, size, rows, budget, span, tuple(found)))
+
+    def _search_sets(self, rivals: Rivals, rows: Any, size: int, budget: int, found: SizeFound) -> SizeFound:
+        self._run(len(rows[0]), lambda span: search_size(self.walked, self.asked, rivals, size, rows, budget, span, tuple(found)))
         return found
 
     def decide_sets(
@@ -188,7 +217,7 @@ class TreeBoxes:
             np.zeros((*shape, MOST_DOUBTS, 2 * max(widest, 1)), dtype=np.int32),
         )
         self._run(
-            len(jobs), lambda span: decide_sets(self.forest, self.asked, rivals, rows, flat, budget, span, tuple(found))
+            len(jobs), lambda span: decide_sets(self.walked, self.asked, rivals, rows, flat, budget, span, tuple(found))
         )
         return found
 
@@ -199,14 +228,16 @@ class TreeBoxes:
 
         points: the piece of each value of a field, rising, and its weight.
         """
-        rivals, rows, asked = self.rivals(original), self._rows(x, who), self.asked.with_fields_as_units()
+        rivals, rows = self.rivals(original), self._rows(x, who)
         flat = (
             find_starts([len(pieces) for pieces, _ in points]),
             np.concatenate([pieces for pieces, _ in points]).astype(np.int64),
             np.concatenate([weights for _, weights in points]).astype(np.float64),
         )
         out = np.zeros((len(who), len(points))), np.zeros(len(who))
-        self._run(len(who), lambda span: weigh_flips(self.forest, asked, rivals, flat, rows, span, out))
+        odd = (rows[1] < 0).any(axis=1)  # a field's own value is in no piece
+        self._run(len(who), lambda span: weigh_flips(self.walked, self.asked, rivals, flat, rows, span, out))
+        out[0][odd], out[1][odd] = np.nan, np.nan
         return out
 
     @staticmethod
