@@ -6,7 +6,8 @@ For LightGBM and XGBoost, on confident test rows and one thread: milliseconds pe
 share decided up to 1, 2 and 3 groups, and what the chances of the catalogue cost beside it. Goals: every row decided up
 to 2 groups, median at most 0.5 ms and 99th percentile at most 15 ms; up to 3 groups 95% within 0.1 s.
 
-Times are processor time of one thread (set NUMBA_NUM_THREADS=1). The rows are searched one at a time, so that each has a time of its own; what is read of the model is read before.
+Times are processor time of one thread (set NUMBA_NUM_THREADS=1). The rows are searched one at a time, so that each has
+a time of its own; what is read of the model is read before.
 Without the benchmark data (FRAGILITY_DATA) the bundled Credit-G takes their place.
 """
 

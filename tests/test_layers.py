@@ -63,7 +63,10 @@ MAY_IMPORT_NUMBA = {"engines.kernels.compiling"}
 MAY_IMPORT_WEB = {f"apps.review.{name}" for name in ("app", "cases", "desk", "queries")}
 MAY_IMPORT_WEB |= {"apps.server", "apps.serving.app", "apps.serving.batching"}  # and Prometheus
 # Loaded by functions of the engine, since they load numba.
-LOADED_WHEN_USED = {"engines.kernels", *(f"engines.trees.{name}" for name in ("scoring", "values", "pieces", "tables"))}
+LOADED_WHEN_USED = {
+    "engines.kernels",
+    *(f"engines.trees.{name}" for name in ("scoring", "values", "pieces", "tables", "boxes")),
+}
 LOADED_WHEN_USED |= {"engines.wrapped.members"}
 
 MODULES = {".".join(path.relative_to(SOURCE).with_suffix("").parts): path for path in sorted(SOURCE.rglob("*.py"))}

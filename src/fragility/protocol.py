@@ -52,7 +52,15 @@ from fragility.evidence.baselines import (
 )
 from fragility.evidence.binding import bind_fitting_rows, bind_rows, check_baseline_accepted, check_decision
 from fragility.evidence.bound import Column, EvidenceSpace, Group, InputColumn, Space
-from fragility.evidence.domains import DECLARED, RULE, TRAINING_RANGE, Domain, DomainRequest, fit_domains, list_domain_values
+from fragility.evidence.domains import (
+    DECLARED,
+    RULE,
+    TRAINING_RANGE,
+    Domain,
+    DomainRequest,
+    fit_domains,
+    list_domain_values,
+)
 from fragility.evidence.fields import Field
 from fragility.evidence.fitting import read_training_rows
 from fragility.evidence.groups import GroupMap, group_columns

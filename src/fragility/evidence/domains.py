@@ -146,7 +146,7 @@ def range_of(domain: Domain, ranges: Mapping[str, Range], field: Field) -> Range
 
 
 def list_domain_values(domains: Sequence[Domain]) -> dict[str, tuple[Scalar, ...]]:
-    """Return the categories that fields may take, a missing one among them, so that a codec of raw fields knows them."""
+    """Return the categories that fields may take, a missing one among them; a codec of raw fields must know them."""
     return {
         own.field: (*own.categories, *([None] if own.missing else [])) for own in domains if own.categories is not None
     }

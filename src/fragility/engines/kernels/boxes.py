@@ -3,7 +3,7 @@
 The values of a field are cut into pieces on which every test decides alike; a set of fields is then a grid of cells, on
 each of which the trees' sum is one number. A walk through a tree that follows both ways at the tests of free fields
 reaches each leaf on boxes of that grid. With E = start + the sum over trees of the leaf reached (whole numbers, so that
-sums are exact; ``lattice.trees``), a cell flips if E <= low, does not if E >= high, and is left to the model in between.
+sums are exact; ``lattice.trees``), a cell flips if E <= low and does not if E >= high; in between the model is asked.
 
     one or two fields     a difference array over the boxes' edges; its running sums are E of every cell
     more                  branch and bound: the sum over trees of the least leaf that meets a region bounds E from below
@@ -45,7 +45,7 @@ def decide_row(walked: Any, cells: Any, rounding: Any, zero_missing: bool, ways:
 
 
 @helper
-def reach_leaves(walked: Any, trees: Any, leaf: Any, ways: Any, reached: Any) -> int:
+def reach_leaves(walked: Any, trees: Any, leaf: Any, ways: Any, reached: Any) -> Any:
     """Fill reached (trees,) with the value of x's own leaf of each tree; return their sum."""
     node_test, node_right, total = walked.node_test, walked.node_right, np.int64(0)
     for i in range(len(trees)):
@@ -153,7 +153,7 @@ def _bound_gains(
 
 
 @helper
-def _most_gain(gains: Any, chosen: Any, size: int) -> int:
+def _most_gain(gains: Any, chosen: Any, size: int) -> Any:
     """Return what a set of up to three units, rising, gains at most."""
     single, pair, triple = gains
     u = chosen[0]
@@ -196,7 +196,16 @@ def has_value(asked: Any, own: Any, field: int, begin: int, end: int) -> bool:
 
 @helper
 def _collect_boxes(
-    walked: Any, asked: Any, trees: Any, leaf: Any, ways: Any, reached: Any, own: Any, fields: Any, slots: Any, store: Any
+    walked: Any,
+    asked: Any,
+    trees: Any,
+    leaf: Any,
+    ways: Any,
+    reached: Any,
+    own: Any,
+    fields: Any,
+    slots: Any,
+    store: Any,
 ) -> Any:
     """Return (boxes, their values, first box of each tree, how many trees, boxes, the sum of all other trees).
 
@@ -294,7 +303,16 @@ def _note(found: Any, state: int, at: Any, k: int, total: int) -> None:
 
 @helper
 def _scan_grid(
-    asked: Any, own: Any, fields: Any, boxes: Any, values: Any, count: int, begin: int, edges: Any, best: bool, found: Any
+    asked: Any,
+    own: Any,
+    fields: Any,
+    boxes: Any,
+    values: Any,
+    count: int,
+    begin: int,
+    edges: Any,
+    best: bool,
+    found: Any,
 ) -> int:
     """Return whether a cell of one or two fields flips; OPEN if there are more cells than a grid may have."""
     k, low, high = len(fields), edges[0], edges[1]
@@ -379,7 +397,7 @@ def _search_regions(
     first: Any,
     n_trees: int,
     count: int,
-    begin: int,
+    begin: Any,
     edges: Any,
     budget: int,
     found: Any,
@@ -413,7 +431,7 @@ def _search_regions(
         if spent > budget:
             return OPEN
         # the boxes that still meet the region, the least of each tree, and where edges lie within
-        bound, last_tree, least, left, several = begin, -1, np.int64(0), 0, False
+        bound, last_tree, least, left, several = begin, np.int32(-1), np.int64(0), 0, False
         inner[:] = 0
         mean[:] = 0.0
         for i in range(start, start + own_count):
@@ -453,9 +471,9 @@ def _search_regions(
         for i in range(start, start + left):
             for side in range(2):
                 edge = boxes[kept[i], 2 * axis + side]
-                if region[2 * axis] < edge < region[2 * axis + 1]:
-                    if cut < 0 or abs(edge - middle) < abs(cut - middle):
-                        cut = edge
+                nearer = cut < 0 or abs(edge - middle) < abs(cut - middle)
+                if nearer and region[2 * axis] < edge < region[2 * axis + 1]:
+                    cut = edge
         if waiting + 2 > len(regions):
             more = np.empty((2 * len(regions), regions.shape[1]), dtype=np.int32)
             more[: len(regions)] = regions
@@ -537,9 +555,10 @@ def rival_of(rivals: Any, r: int) -> Any:
 def search_size(walked: Any, asked: Any, rivals: Any, size: int, rows: Any, budget: int, span: Any, out: Any) -> None:
     """Decide all sets of ``size`` units for the rows of a span.
 
-    walked: ``trees.boxes.Walked``; asked: ``trees.boxes.Pieces``; rivals: ``trees.boxes.Rivals``; rows: (cells (n, d), own pieces (n, F)).
-    out: counts (n, 4) of the sets by state, first set that flips (n, size), doubtful sets (n, MOST_SETS, size), and by
-    unit the state of the sets that hold it and, for one unit, are it (n, U).
+    walked: ``trees.boxes.Walked``; asked: ``trees.boxes.Pieces``; rivals: ``trees.boxes.Rivals``; rows: (cells (n, d),
+    own pieces (n, F)).
+    out: counts (n, 4) of the sets by state, first set that flips (n, size), doubtful sets (n, MOST_SETS, size), and for
+    size 1 the state of each unit (n, U).
     """
     cells, own_pieces = rows
     counts, witness, doubtful, by_unit = out
@@ -590,7 +609,7 @@ def search_size(walked: Any, asked: Any, rivals: Any, size: int, rows: Any, budg
                 state_r, store = _decide_set(
                     walked, asked, edge, ways, reached[r], own, fields[:n_fields], slots, store, budget, False, found
                 )
-                if state_r == FLIPS or state == HOLDS or (state_r == OPEN):
+                if state_r in (FLIPS, OPEN) or state == HOLDS:
                     state = state_r
             if state == FLIPS and counts[row, FLIPS] == 0:
                 for s in range(size):

@@ -216,7 +216,16 @@ def _least_between(asked: Any, f: int, allowed: Any, edges: Any, count: int, out
 
 @helper
 def _decide_pair(
-    asked: Any, f: int, g: int, start: int, edges_of: Any, head: Any, boxes: Any, values: Any, allowed: Any, scratch: Any
+    asked: Any,
+    f: int,
+    g: int,
+    start: int,
+    edges_of: Any,
+    head: Any,
+    boxes: Any,
+    values: Any,
+    allowed: Any,
+    scratch: Any,
 ) -> int:
     """Return the state of a pair of fields; edges_of: (low, high) of the rival. OPEN: its grid is too large."""
     low, high = edges_of
@@ -312,9 +321,7 @@ def search_pairs(walked: Any, asked: Any, rivals: Any, size: int, rows: Any, spa
                 for g in range(f + 1, n_fields):
                     if states[f, g] == FLIPS or start + lowest[f] + lowest[g] + least[f, g] >= high:
                         continue
-                    found = _decide_pair(
-                        asked, f, g, start, (low, high), head, boxes, values, allowed, scratch
-                    )
+                    found = _decide_pair(asked, f, g, start, (low, high), head, boxes, values, allowed, scratch)
                     states[f, g] = _join(states[f, g], found)
         for f in range(n_fields):
             for g in range(f if size == 1 else f + 1, f + 1 if size == 1 else n_fields):
@@ -373,7 +380,10 @@ def weigh_flips(walked: Any, asked: Any, rivals: Any, points: Any, rows: Any, sp
                 (effects[r], least, head[r], boxes[r], values[r]),
             )  # fmt: skip
             if len(own_values) > values.shape[1]:
-                larger, longer = np.empty((n_rivals, len(own_values), 5), np.int32), np.empty((n_rivals, len(own_values)), np.int64)
+                larger, longer = (
+                    np.empty((n_rivals, len(own_values), 5), np.int32),
+                    np.empty((n_rivals, len(own_values)), np.int64),
+                )
                 for s in range(r):
                     larger[s, : values.shape[1]] = boxes[s]
                     longer[s, : values.shape[1]] = values[s]

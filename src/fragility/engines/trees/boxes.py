@@ -183,8 +183,8 @@ class TreeBoxes:
         if (left := np.flatnonzero(found.counts[:, OPEN])).size:  # their grids are too large
             some = tuple(part[left] for part in rows)
             again = self._search_sets(rivals, some, size, budget, self._blank(len(left), size))
-            for whole, part in zip(found, again, strict=True):
-                whole[left] = part
+            for name in SizeFound._fields:
+                getattr(found, name)[left] = getattr(again, name)
         return found
 
     def _blank(self, m: int, size: int) -> SizeFound:
@@ -196,7 +196,10 @@ class TreeBoxes:
         )
 
     def _search_sets(self, rivals: Rivals, rows: Any, size: int, budget: int, found: SizeFound) -> SizeFound:
-        self._run(len(rows[0]), lambda span: search_size(self.walked, self.asked, rivals, size, rows, budget, span, tuple(found)))
+        self._run(
+            len(rows[0]),
+            lambda span: search_size(self.walked, self.asked, rivals, size, rows, budget, span, tuple(found)),
+        )
         return found
 
     def decide_sets(

@@ -18,7 +18,18 @@ from fragility.engines.kernels.compiling import run_on_all_threads
 from fragility.engines.kernels.decisions import ZERO_THRESHOLD, baseline_ways
 from fragility.engines.kernels.pieces import PIECE_BLOCK, find_flips
 from fragility.engines.trees.engine import ensemble_of
-from fragility.engines.trees.forest import CATEGORY, KIND, NAN_RIGHT, NARROW, NUMERIC, WHOLE, ZERO_BAND, Columns, Flags, find_starts
+from fragility.engines.trees.forest import (
+    CATEGORY,
+    KIND,
+    NAN_RIGHT,
+    NARROW,
+    NUMERIC,
+    WHOLE,
+    ZERO_BAND,
+    Columns,
+    Flags,
+    find_starts,
+)
 from fragility.engines.trees.recoding import make_recoding
 from fragility.engines.trees.scoring import make_row_scorer, mark_tree_groups
 from fragility.evidence import EvidenceRows
@@ -158,8 +169,9 @@ class ForestPieces:
                 missing = (flags[some] & NAN_RIGHT) != 0
                 first[some] = (rank == 0) if len(known) else missing
                 for i, k, at_last, at_missing in zip(some, rank, rank < len(known), missing, strict=True):
-                    own = [begins[k]] if 0 < k < len(known) else []
-                    turns[i] = np.array([*own, begins[-1]] if gaps and len(known) and at_last != at_missing else own, int)
+                    turned = [begins[k]] if 0 < k < len(known) else []
+                    turned += [begins[-1]] if gaps and len(known) and at_last != at_missing else []
+                    turns[i] = np.array(turned, dtype=np.int64)
                 continue
             for part in np.array_split(some, -(-len(some) * len(begins) // MOST_DECISIONS)):
                 values = v[begins][:, None]

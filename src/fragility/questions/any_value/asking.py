@@ -69,9 +69,9 @@ def _put(column: pd.Series, places: list[int], values: pd.Series) -> pd.Series:
         made.iloc[places] = values.array
         return made
     if all(isinstance(own.dtype, np.dtype) and own.dtype.kind in "iuf" for own in (column, values)):
-        made = column.astype(np.float64)
-        made.iloc[places] = values.to_numpy(dtype=np.float64)
-        return made
+        numbers = column.to_numpy(dtype=np.float64).copy()
+        numbers[places] = values.to_numpy(dtype=np.float64)
+        return pd.Series(numbers, index=column.index, name=column.name)
     made = column.astype(object)
     made.iloc[places] = values.astype(object).array
     return made

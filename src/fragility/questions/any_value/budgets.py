@@ -186,9 +186,7 @@ class _Budgets:
                 report(done, len(self.size))
         self.read &= ~values.left
 
-    def _read_size(
-        self, who: Integers, known: list[str], chosen: list[list[str]], size: int, budget: int
-    ) -> Integers:
+    def _read_size(self, who: Integers, known: list[str], chosen: list[list[str]], size: int, budget: int) -> Integers:
         """Decide all sets of one size; return the rows of which none is known to flip."""
         assert self.values.native is not None
         found = self.values.native.search_size(who, chosen, size, budget)
@@ -211,7 +209,7 @@ class _Budgets:
             if size == 1 and not first:
                 found.by_unit[i, own[0]] = state  # type: ignore[index]
         self._enter(who, known, size, flips, open_sets, found)
-        return who[(flips == 0) & ~self.values.left[who]]
+        return np.asarray(who[(flips == 0) & ~self.values.left[who]])
 
     def _enter(
         self, who: Integers, known: list[str], size: int, flips: Integers, open_sets: Integers, found: SizeAnswers
@@ -249,11 +247,7 @@ class _Budgets:
         for size in range(1, min(self.max_size, 2) + 1):
             if self.size[row] <= size:
                 break
-            sets = [
-                own
-                for own in combinations(self.names, size)
-                if any(name in names for name in own)
-            ]
+            sets = [own for own in combinations(self.names, size) if any(name in names for name in own)]
             share = max(1, left // max(1, len(sets)))
             for own in sets:
                 if left < 1:

@@ -6,20 +6,19 @@ Every set that is said to flip a row has been asked of the model itself. A row t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations
 from typing import Any
 
 import numpy as np
 
-from fragility.base.arrays import Booleans, Integers
+from fragility.base.arrays import Integers
 from fragility.base.errors import ProtocolError
 from fragility.evidence import EvidenceRows
 from fragility.evidence.domains import Domain
-from fragility.evidence.modes import Range, weigh_values
+from fragility.evidence.modes import Range
 from fragility.evidence.rows import Scalar
-from fragility.models.decision import ClassLabel
+from fragility.models.outputs import ClassLabel
 from fragility.protocol import Protocol
 from fragility.questions.any_value.asking import Change, RawAsker
 from fragility.questions.any_value.native import (
@@ -33,7 +32,7 @@ from fragility.questions.any_value.native import (
     Native,
     Reading,
 )
-from fragility.questions.any_value.values import ValueReader, make_ranges
+from fragility.questions.any_value.values import make_ranges
 from fragility.questions.modes.intervals import bind_estimator, find_single
 from fragility.questions.modes.searching import Search
 
@@ -123,6 +122,8 @@ class AnyValues:
 
         A field may keep its own value although that is not one of its pieces; then the sets without it count as well.
         """
+        if not jobs:
+            return []
         assert self.native is not None
         found: list[Decided] = [Decided(OPEN)] * len(jobs)
         by_class: dict[int, list[int]] = {}
@@ -142,7 +143,7 @@ class AnyValues:
         for (i, change), left, label in zip(flat, residual, to, strict=True):
             if left < 0 and change:
                 flips.setdefault(i, Witness(dict(change), self.search.rows.model.classes[label]))
-        settled = []
+        settled = list[tuple[int, Witness | None]]()
         for i, own in enumerate(found):
             if i in flips:
                 settled.append((FLIPS, flips[i]))

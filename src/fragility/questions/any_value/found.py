@@ -11,9 +11,8 @@ import pyarrow as pa
 
 from fragility.base.arrays import Floats, Integers
 from fragility.base.errors import DataError
-from fragility.models.decision import ClassLabel
-from fragility.pages.result import TOP, Result
-from fragility.pages.saving import without_nan
+from fragility.models.outputs import ClassLabel
+from fragility.pages.results import TOP, Result, without_nan
 from fragility.pages.sections import Section, Table, Text, count_cell
 from fragility.questions.any_value.deciding import Witness
 
@@ -173,7 +172,9 @@ class AnyValueBudgets(Result):
             for i in order
         ]
         heads = ["row", "budget", "values that flip it", "chance of one field"]
-        rows = Table("Decisions that are flipped most easily.", heads, shown, words=3, wrapped=True, more=n - len(order))
+        rows = Table(
+            "Decisions that are flipped most easily.", heads, shown, words=3, wrapped=True, more=n - len(order)
+        )
         return [Section("any-value", "Whatever the value", [Text(paragraphs), table, rows])]
 
     def tables(self) -> dict[str, pa.Table]:
@@ -327,8 +328,7 @@ class SafeSets(Result):
             {
                 "id": str(self.id[i]),
                 "safe": {
-                    name: {SAFE: True, UNSAFE: False}.get(int(self.safe[i, s]))
-                    for s, (name, _) in enumerate(self.sets)
+                    name: {SAFE: True, UNSAFE: False}.get(int(self.safe[i, s])) for s, (name, _) in enumerate(self.sets)
                 },
                 "largest": None if self.largest is None else list(self.largest[i]),
             }

@@ -6,6 +6,7 @@ field adds its own term to a linear model's E, so a set flips at best by the sum
 
 from __future__ import annotations
 
+import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -154,9 +155,7 @@ class NativeTrees(Native):
             (np.array(sorted(own.weights), dtype=np.int64), np.array([own.weights[p] for p in sorted(own.weights)]))
             for own in self.values.values()
         ]
-        return self._boxes().weigh_flips(
-            int(self.search.original[who[0]]), self.search.take_cells(who), who, points
-        )
+        return self._boxes().weigh_flips(int(self.search.original[who[0]]), self.search.take_cells(who), who, points)
 
 
 # --- linear models ------------------------------------------------------------------------------------------
@@ -261,9 +260,7 @@ class NativeSums(Native):
             least = min(float(at[allowed[0]]), 0.0) if len(allowed) else 0.0
             near = [(name, own.value(row, int(p))) for p in allowed if at[p] <= least + room]
             choices.append([*near, None] if near and least + room >= 0.0 else (list(near) or [None]))
-        return [
-            {name: value for name, value in filter(None, each)} for each in islice(product(*choices), MOST_CANDIDATES)
-        ]
+        return [dict(filter(None, each)) for each in islice(product(*choices), MOST_CANDIDATES)]
 
     def weigh(self, who: Integers) -> tuple[Floats, Floats]:
         parts = [self._weigh_rows(who[i : i + BLOCK_ROWS]) for i in range(0, len(who), BLOCK_ROWS)]
@@ -333,11 +330,12 @@ class ModelReader:
         return NativeTrees(self.search, forest, rule, self._cut(forest))
 
     def _read_member(self, rule: FlipRule) -> Native | None:
-        from fragility.engines.lattice.wrapped import read_only_member
+        # numba is loaded where trees are read only
+        wrapped: Any = importlib.import_module("fragility.engines.lattice.wrapped")
         from fragility.engines.trees.pieces import ForestPieces
         from fragility.engines.wrapped.members import LinearMember, TreeMember
 
-        only, found = read_only_member(WrappedEngine(self.search.rows), rule)
+        only, found = wrapped.read_only_member(WrappedEngine(self.search.rows), rule)
         if found is not None and isinstance(only, TreeMember):
             return self._read_trees(ForestPieces(only.rows, self.search.protocol.resolution), found)
         if found is not None and isinstance(only, LinearMember):

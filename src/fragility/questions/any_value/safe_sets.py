@@ -1,6 +1,6 @@
 """find_safe_sets: the evidence that a decision does not need, whatever it says. (SPEC 19)
 
-    S is safe for x if NO values of its fields flip the decision
+S is safe for x if NO values of its fields flip the decision
 """
 
 from __future__ import annotations
@@ -125,7 +125,9 @@ def safe_sets_of_rows(
         witnesses.append(tuple(found))
         if report is not None:
             report(s + 1, steps)
-    collected = work.collect(lambda done: None if report is None else report(len(named) + done, steps)) if largest else None
+    collected = (
+        work.collect(lambda done: None if report is None else report(len(named) + done, steps)) if largest else None
+    )
     return SafeSets(
         id=np.fromiter(rows.ids, dtype=object, count=len(rows)),
         sets=tuple((name, tuple(fields)) for name, fields in named.items()),
@@ -166,7 +168,8 @@ class _SafeSets:
         safe, witnesses = np.full(len(rows), UNKNOWN), list[Witness | None]([None] * len(rows))
         safe[[not fields for fields in sets]] = SAFE  # all of its fields keep their own values
         read = [
-            i for i, (row, fields) in enumerate(zip(rows, sets, strict=True))
+            i
+            for i, (row, fields) in enumerate(zip(rows, sets, strict=True))
             if fields and not values.left[row] and values.is_known(fields)
         ]
         jobs = [(i, job) for i in read for job in self._list_jobs(int(rows[i]), sets[i])]
@@ -176,7 +179,7 @@ class _SafeSets:
             witnesses[i] = witnesses[i] or witness
         for i, own in states.items():
             safe[i] = UNSAFE if FLIPS in own else SAFE if all(state == HOLDS for state in own) else UNKNOWN
-        for i in np.flatnonzero(safe == UNKNOWN):
+        for i in map(int, np.flatnonzero(safe == UNKNOWN)):
             witnesses[i], _ = values.ask_set(int(rows[i]), sets[i], self.asked)
             safe[i] = UNKNOWN if witnesses[i] is None else UNSAFE
         return safe, witnesses

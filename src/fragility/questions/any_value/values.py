@@ -24,7 +24,7 @@ from fragility.evidence.domains import Domain, range_of
 from fragility.evidence.fields import Field, date_text
 from fragility.evidence.modes import is_ordered, values_frame, weigh_values
 from fragility.evidence.rows import Scalar
-from fragility.models.decision import to_python
+from fragility.models.outputs import to_python
 from fragility.questions.modes.scales import Scale
 from fragility.questions.modes.searching import MOST_VALUES, Axis, Search, find_edges
 
@@ -164,9 +164,7 @@ class ValueReader:
             for name, own in first.items()
         }
         cells = self.search.encode_together({name: (few[name], _send_once(shown[name])) for name in first})
-        return {
-            name: self._make_ordered(few[name], own, cells[name], missing.get(name)) for name, own in first.items()
-        }
+        return {name: self._make_ordered(few[name], own, cells[name], missing.get(name)) for name, own in first.items()}
 
     @staticmethod
     def _is_short(scale: Scale) -> bool:
@@ -309,7 +307,7 @@ def _plain(value: Any, field: Field) -> Scalar:
     """Return a cell as a protocol holds it."""
     if is_missing(value):
         return None
-    return date_text(value) if field.type == "date" else to_python(value)  # type: ignore[return-value]
+    return date_text(value) if field.type == "date" else to_python(value)
 
 
 def _key(value: Scalar) -> tuple[bool, Any]:
