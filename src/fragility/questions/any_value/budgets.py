@@ -111,7 +111,7 @@ def find_any_value_budgets(
     >>> model = LogisticRegression().fit(X, y)
     >>> found = fg.find_any_value_budgets(model, X[:3], fg.Protocol.fit(model, X), progress=False)
     >>> found.budget.tolist(), found.witness(1).to_text()
-    ([2, 1, 1], 'duration = 4: good')
+    ([1, 1, 1], 'duration = 4: good')
     """
     if isinstance(max_size, bool) or max_size not in range(1, MOST_UNITS + 1):
         raise ProtocolError(f"max_size must be 1, 2 or 3, got {max_size!r}")
