@@ -310,7 +310,7 @@ class ModelReader:
         search, everything = self.search, np.ones(len(self.search.rows), dtype=bool)
         rule = FlipRule.of(search.rows, search.protocol)
         kind = search.engine
-        if kind is None or rule.clip_matters:
+        if rule.clip_matters:
             return Reading(None, everything)
         native: Native | None = None
         if kind == "trees":
