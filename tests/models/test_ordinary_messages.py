@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 from lightgbm import LGBMClassifier
 from sklearn.compose import make_column_transformer
@@ -87,3 +88,11 @@ def test_an_unknown_category_is_named_with_its_row():
     rows.loc[[217, 240], "purpose"] = "yacht"
     with pytest.raises(fg.ModelError, match=r"preprocessing failed on row 217: ValueError: .*\['yacht'\]"):
         fg.audit(model, rows, fg.Protocol.fit(model, X))
+
+
+def test_codes_that_a_csv_file_turned_into_numbers_are_named():
+    X = pd.DataFrame({"code": ["001", "002", "003"] * 20, "a": np.linspace(0, 1, 60)})
+    encode = make_column_transformer((OneHotEncoder(handle_unknown="ignore"), ["code"]), remainder="passthrough")
+    model = make_pipeline(encode, LogisticRegression()).fit(X, X.a > 0.5)
+    with pytest.raises(fg.ModelError, match=r"column 'code' holds numbers here, .* texts such as '001', .* Parquet"):
+        fg.Protocol.fit(model, X.astype({"code": int}))

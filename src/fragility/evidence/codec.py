@@ -276,8 +276,22 @@ def _name_failing_row(model: Model, rows: Rows, error: ModelError) -> ModelError
         model.preprocess(left.native)
     except Exception as reason:
         told = f"{type(reason).__name__}: {first_line(reason)}"
-        return ModelError(f"the model's preprocessing failed on row {left.ids[0]!r}: {told}")
+        advice = _advise_texts(model.transformer, rows)
+        return ModelError(f"the model's preprocessing failed on row {left.ids[0]!r}: {told}{advice}")
     return error
+
+
+def _advise_texts(step: Any, rows: Rows) -> str:
+    """Return what to do where an encoder knows texts and these rows hold numbers, as a CSV file of codes does."""
+    inner = [own[1] for own in getattr(step, "transformers_", getattr(step, "steps", []))]
+    for name, known in zip(getattr(step, "feature_names_in_", ()), getattr(step, "categories_", ()), strict=False):
+        texts = [value for value in known if isinstance(value, str)]
+        if texts and rows.frame is not None and name in rows.frame and kind_of(rows.frame[name]) == "numeric":
+            return (
+                f"; column {name!r} holds numbers here, and the model's {type(step).__name__} was fitted on texts such "
+                f"as {texts[0]!r}, which a CSV file does not tell apart: give rows in which it is text, as in Parquet"
+            )
+    return next((advice for each in inner if (advice := _advise_texts(each, rows))), "")
 
 
 def call_model(call: Callable[[], T], rows: Rows) -> T:
