@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -223,13 +223,6 @@ class FragilityTemperature(JsonFile, BaseEstimator):  # type: ignore[misc]  # sc
         return scaled_probabilities(p, self.temperatures(f))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fitted correction as plain JSON values.
-
-        Returns
-        -------
-        dict
-            What ``from_dict`` takes.
-        """
         check_is_fitted(self)
         return {
             "format": FORMAT,
@@ -244,20 +237,7 @@ class FragilityTemperature(JsonFile, BaseEstimator):  # type: ignore[misc]  # sc
         }
 
     @classmethod
-    def from_dict(cls, document: Mapping[str, Any]) -> FragilityTemperature:
-        """Return the fitted correction that ``to_dict`` wrote.
-
-        Parameters
-        ----------
-        document : mapping
-            What ``to_dict`` returned.
-
-        Returns
-        -------
-        FragilityTemperature
-            Fitted.
-
-        """
+    def from_dict(cls, document: Mapping[str, Any]) -> Self:
         stated = document.get("format") if isinstance(document, Mapping) else type(document).__name__
         if stated != FORMAT:
             raise ModelError(f"expected a temperature correction of format {FORMAT!r}, got {stated!r}")

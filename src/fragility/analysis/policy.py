@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -423,29 +423,10 @@ class ReviewPolicy(JsonFile, BriefRepr):
         return self.sentence()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON values.
-
-        Returns
-        -------
-        dict
-            The policy; infinity is the text ``inf``.
-        """
         return {"format": FORMAT, "guarantee": self.guarantee(), **write_document(self)}
 
     @classmethod
-    def from_dict(cls, document: Any) -> ReviewPolicy:
-        """Return the policy that `to_dict` wrote.
-
-        Parameters
-        ----------
-        document : mapping
-            Plain values, as read from a file.
-
-        Returns
-        -------
-        ReviewPolicy
-            The policy.
-        """
+    def from_dict(cls, document: Any) -> Self:
         read = read_document(document, cls, WHAT, DataError, format=FORMAT, beside={"guarantee": str})
         if read.stress is None:
             return read

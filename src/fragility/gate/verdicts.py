@@ -151,28 +151,9 @@ class GateResult(Result):
         return "fail" if "fail" in outcomes else "inconclusive" if "inconclusive" in outcomes else "pass"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plain form.
-
-        Returns
-        -------
-        dict
-            What the JSON file holds; NaN as None.
-        """
         return {"outcome": self.outcome, **without_nan(asdict(self))}
 
     def sections(self, top: int = TOP) -> list[Section]:
-        """Return the verdicts, and what follows from them.
-
-        Parameters
-        ----------
-        top : int, default=10
-            Not used: every verdict is shown.
-
-        Returns
-        -------
-        list of Section
-            One section.
-        """
         sentences = [f"{line}." for line in (*self._tell_stability(), self._conclude())]
         return [Section("verdicts", "", [self.tabulate(), Text(sentences)])]
 
@@ -196,13 +177,6 @@ class GateResult(Result):
         return Table("", ("verdict", "rule", "segment", "finding"), rows, words=4)
 
     def tables(self) -> dict[str, pa.Table]:
-        """Return the verdicts.
-
-        Returns
-        -------
-        dict of str to pyarrow.Table
-            ``verdicts``, one row each.
-        """
         return {"verdicts": tabulate(Verdict, self.verdicts)}
 
     def _tell_stability(self) -> list[str]:

@@ -78,6 +78,32 @@ class JsonFile:
     _noun: ClassVar[str]
     _error: ClassVar[type[FragilityError]]
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain JSON values.
+
+        Returns
+        -------
+        dict
+            What ``from_dict`` takes.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> Self:
+        """Return the object that ``to_dict`` wrote; anything else is refused.
+
+        Parameters
+        ----------
+        document : mapping
+            What ``to_dict`` returned.
+
+        Returns
+        -------
+        object of this class
+            Equal to the one that was written.
+        """
+        raise NotImplementedError
+
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write a JSON file, which appears whole or not at all.
 
@@ -92,7 +118,7 @@ class JsonFile:
             The file written.
         """
         try:
-            write_json(path, self.to_dict())  # type: ignore[attr-defined]
+            write_json(path, self.to_dict())
         except OSError as error:
             raise self._error(f"cannot write the {self._noun} to {path}: {error.strerror or error}") from error
         return Path(path)
@@ -111,7 +137,7 @@ class JsonFile:
         object of this class
             Equal to the one that was saved.
         """
-        return cls.from_dict(load_json(path, f"the {cls._noun}", cls._error))  # type: ignore[attr-defined, no-any-return]
+        return cls.from_dict(load_json(path, f"the {cls._noun}", cls._error))
 
 
 class TabularReport:
@@ -194,7 +220,7 @@ class Result(BriefRepr):
         Parameters
         ----------
         top : int, default=10
-            How many rows of a long list to show.
+            How many rows of a long list to show, unless the result decides that itself.
 
         Returns
         -------
@@ -251,7 +277,7 @@ class Result(BriefRepr):
         Parameters
         ----------
         top : int, default=10
-            How many rows of a long list to show.
+            How many rows of a long list to show, unless the result decides that itself.
 
         Returns
         -------

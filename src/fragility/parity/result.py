@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeAlias
+from typing import Annotated, Any, ClassVar, Self, TypeAlias
 
 import pandas as pd
 import pyarrow as pa
@@ -352,29 +352,10 @@ class ModelParity(JsonFile, BriefRepr):
         return Path(path)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain JSON values.
-
-        Returns
-        -------
-        dict
-            What ``from_dict`` takes.
-        """
         return {"format": FORMAT, "agrees": self.agrees, **write_document(self)}
 
     @classmethod
-    def from_dict(cls, document: Mapping[str, Any]) -> ModelParity:
-        """Return the comparison that ``to_dict`` wrote; anything else is refused.
-
-        Parameters
-        ----------
-        document : mapping
-            What ``to_dict`` returned.
-
-        Returns
-        -------
-        ModelParity
-            Equal to the one that was written.
-        """
+    def from_dict(cls, document: Mapping[str, Any]) -> Self:
         read = read_document(document, cls, "the comparison", DataError, format=FORMAT, beside={"agrees": bool})
         if read.agrees != document["agrees"]:
             raise DataError("the comparison contradicts itself: its verdict does not follow from its counts")

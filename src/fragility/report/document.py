@@ -153,18 +153,6 @@ class Report(Result):
         return cls(*summarise(reported, settings))
 
     def sections(self, top: int = TOP) -> list[Section]:
-        """Return the whole report; the first section opens it.
-
-        Parameters
-        ----------
-        top : int, default=10
-            Not used: the report says itself how much it shows.
-
-        Returns
-        -------
-        list of Section
-            What text, Markdown and HTML show.
-        """
         return list_sections(self.summary)
 
     def to_text(self, top: int = TOP) -> str:
@@ -216,13 +204,6 @@ class Report(Result):
         return super().to_arrow()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return every number of the report.
-
-        Returns
-        -------
-        dict
-            Plain JSON values; what is undefined is None.
-        """
         return self.summary.to_dict()
 
     def _document(self) -> Document:

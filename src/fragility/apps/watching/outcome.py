@@ -172,13 +172,6 @@ class WatchResult(Result):
         return lines
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plain form.
-
-        Returns
-        -------
-        dict
-            What the JSON file holds; NaN as None, dates as text.
-        """
         document = asdict(self)
         document["alarms"] = [
             {**asdict(alarm), "sentence": alarm.sentence(), "open": alarm.is_open} for alarm in self.alarms
@@ -187,18 +180,6 @@ class WatchResult(Result):
         return plain
 
     def sections(self, top: int = TOP) -> list[Section]:
-        """Return the page over time, alarms first.
-
-        Parameters
-        ----------
-        top : int, default=10
-            Not used.
-
-        Returns
-        -------
-        list of Section
-            Alarms and the last days first.
-        """
         sections = [Section("now", "Now", list(_tell_now(self)))]
         if self.alarms:
             sections.append(Section("alarms", "All alarms", [_list_alarms(self.alarms)]))
