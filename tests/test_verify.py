@@ -521,6 +521,15 @@ def test_origins_that_nobody_found_are_none_of_the_training_rows():
     assert failed(result) == ["training"] and result.checks[-1].differences[0].field == "protocol.inputs"
 
 
+def test_a_page_beside_the_certificates_is_not_proved(certs, case, tmp_path):
+    """Anyone may write a page into the folder of an honest audit."""
+    folder = certs.save(tmp_path / "a")
+    assert not any("report.html" in told for told in verify(folder, case.model, case.X_test, sample=2).not_proved)
+    (folder / "report.html").write_text("0% flip")
+    result = verify(folder, case.model, case.X_test, sample=2)
+    assert result and "what report.html in the folder says: make it again from the certificates" in result.not_proved
+
+
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "uint32"])
 def test_columns_of_narrow_whole_numbers_verify(dtype):
     """The verifier asks the preprocessing about -7 and 1000, which such a column cannot hold."""

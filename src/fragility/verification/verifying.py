@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fragility.audits import Audit
+from fragility.audits import Audit, StoredAudit
 from fragility.audits.integrity import (
     LoadedAudit,
     check_digests,
@@ -180,6 +180,9 @@ def _list_assumed(found: Recomputation, partial: Sequence[str], *, fitted: bool)
     unknown = [name for name, answers in found.admitted.items() if answers is None]
     told += [f"that the model has no answer under the baselines {', '.join(unknown)}"] if unknown else []
     told += [f"what the fingerprint does not cover: {'; '.join(partial)}"] if partial else []
+    if isinstance(audit := found.loaded.audit, StoredAudit):
+        pages = sorted(path.name for path in audit.folder.glob("*.html"))
+        told += [f"what {', '.join(pages)} in the folder says: make it again from the certificates"] if pages else []
     return (*told, "that the rows audited are like those the model will see")
 
 
