@@ -65,7 +65,7 @@ def measure(dataset: str, kind: str, trees: int, rows: int, largest: int) -> Non
     protocol = fg.Protocol.fit(model, X.iloc[train])
     start = time.thread_time()
     bound = bind(model, X.iloc[confident], protocol)
-    values = AnyValues(bound, protocol, "auto", 1 << 28, None)
+    values = AnyValues(bound, protocol)
     assert values.native is not None and not values.left.any()
     units = [list(fields) for fields in values.units.values()]
     values.native.search_size(np.array([0]), units, 1, DEFAULT_BUDGET)

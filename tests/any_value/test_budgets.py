@@ -22,6 +22,8 @@ from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
 from sklearn.tree import DecisionTreeClassifier
 
 import fragility as fg
+from fragility.protocol import bind
+from fragility.questions.any_value.budgets import budgets_of_rows
 
 xgboost = pytest.importorskip("xgboost")
 lightgbm = pytest.importorskip("lightgbm")
@@ -212,6 +214,16 @@ def test_safe_sets(head):
             seen.add(expected)
         assert is_safe(model.predict_proba, X, i, domains, found.largest[i], original=original)
     assert seen == {True, False}
+
+
+@pytest.mark.parametrize(("head", "classes"), [("lightgbm", 2), ("xgboost", 4), ("random forest", 3), ("catboost", 2)])
+def test_effects_and_grids_say_the_same(head, classes):
+    """An audit adds up effects in one walk per tree; a verifier decides set by set."""
+    model, X_train, X = fitted(head, "ordinal", classes=classes)
+    protocol = fg.Protocol.fit(model, X_train)
+    rows = bind(model, X, protocol)
+    effects, grids = (budgets_of_rows(rows, protocol, by_sets=by_sets).to_dict() for by_sets in (False, True))
+    assert effects == grids and len(effects["rows"]) == len(X)
 
 
 # --- domains ---------------------------------------------------------------------------------------------------------

@@ -173,11 +173,16 @@ class TreeBoxes:
     def _rows(self, x: Floats, who: Integers) -> tuple[Floats, Whole]:
         return np.ascontiguousarray(self.pieces.recoding.recode(x)), np.ascontiguousarray(self.own[who])
 
-    def search_size(self, original: int, x: Floats, who: Integers, size: int, budget: int) -> SizeFound:
-        """Decide all sets of so many units for rows ``who`` of one class, whose cells are x (m, d)."""
+    def search_size(
+        self, original: int, x: Floats, who: Integers, size: int, budget: int, by_sets: bool = False
+    ) -> SizeFound:
+        """Decide all sets of so many units for rows ``who`` of one class, whose cells are x (m, d).
+
+        by_sets: not in one walk per tree for all sets of one or two fields, but set by set.
+        """
         m, rivals, rows = len(who), self.rivals(original), self._rows(x, who)
         found = self._blank(m, size)
-        if not self.by_field or size > 2 or (rows[1] < 0).any():
+        if by_sets or not self.by_field or size > 2 or (rows[1] < 0).any():
             return self._search_sets(rivals, rows, size, budget, found)
         self._run(m, lambda span: search_pairs(self.walked, self.asked, rivals, size, rows, span, tuple(found)))
         if (left := np.flatnonzero(found.counts[:, OPEN])).size:  # their grids are too large

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from fragility.base.arrays import Integers
+from fragility.base.arrays import DEFAULT_BYTE_BUDGET, Integers
 from fragility.base.errors import ProtocolError
+from fragility.base.ids import id_keys
 from fragility.evidence import EvidenceRows
-from fragility.evidence.domains import Domain
 from fragility.evidence.modes import Range
 from fragility.evidence.rows import Scalar
 from fragility.models.outputs import ClassLabel
@@ -73,21 +73,33 @@ def _show(value: Scalar) -> str:
 
 
 class AnyValues:
-    """The rows of a search, their fields' domains, and who decides about them."""
+    """The rows of a search, their fields' domains, and who decides about them; ProtocolError if nothing can be varied.
+
+    single: the fields of single precision; by default those of columns that are. by_sets: decide sets of one and two
+    fields as larger ones are, set by set, as a verifier does.
+    """
 
     def __init__(
-        self, rows: EvidenceRows, protocol: Protocol, engine: str, byte_budget: int, domains: Sequence[Domain] | None
+        self,
+        rows: EvidenceRows,
+        protocol: Protocol,
+        engine: str = "auto",
+        byte_budget: int = DEFAULT_BYTE_BUDGET,
+        single: Sequence[str] | None = None,
+        *,
+        by_sets: bool = False,
     ) -> None:
-        self.protocol = protocol
-        self.domains = protocol.domains if domains is None else domains
+        self.protocol, self.domains = protocol, protocol.domains
         training = {own.field: own for own in protocol.modes.ranges}
         ranges: dict[str, Range] = make_ranges(self.domains, training, protocol.fields)
-        single = find_single(rows, protocol.fields)
+        single = find_single(rows, protocol.fields) if single is None else single
         self.search = Search(*bind_estimator(rows, protocol), protocol, engine, byte_budget, single, ranges)
         self.asker = RawAsker(self.search)
         self.free = [own.field for own in self.domains if not own.fixed]
-        self.reading: Reading = ModelReader(self.search, self.domains, engine).read()
+        self.reading: Reading = ModelReader(self.search, self.domains, by_sets).read()
         self.left = self.reading.asked.copy()  # rows that the model contradicted are added
+        if not self.free:
+            raise ProtocolError("the protocol declares no values that any field may take, so nothing can be varied")
 
     @property
     def native(self) -> Native | None:
@@ -96,13 +108,8 @@ class AnyValues:
 
     @cached_property
     def units(self) -> dict[str, tuple[str, ...]]:
-        """The free fields of each group that has any; each field by itself where groups share some."""
-        groups = self.protocol.evidence.group_fields
-        named = [name for fields in groups.values() for name in fields]
-        if len(set(named)) < len(named):
-            return {name: (name,) for name in self.free}
-        own = {group: tuple(name for name in fields if name in self.free) for group, fields in groups.items()}
-        return {group: fields for group, fields in own.items() if fields}
+        """The free fields of each group that has any."""
+        return list_units(self.protocol)
 
     def is_known(self, fields: Sequence[str]) -> bool:
         """Return whether all of some fields are read."""
@@ -184,6 +191,11 @@ class AnyValues:
         return [int(place) for place in self.search.list_candidates(self.search.make_axis(self.field(name)))]
 
     @cached_property
+    def seeds(self) -> list[int]:
+        """By row a seed that follows from its id alone."""
+        return [int.from_bytes(key[:8], "little") for key in id_keys(self.search.rows.ids)]
+
+    @cached_property
     def tried(self) -> dict[str, list[Scalar]]:
         """The values of each free field that are tried."""
         return {name: self.try_values(name) for name in self.free}
@@ -202,7 +214,7 @@ class AnyValues:
             places = np.arange(total)
             picks = np.stack(np.unravel_index(places, [len(own) for own in choices]), axis=1)
         else:
-            draws = np.random.default_rng([len(fields), row])
+            draws = np.random.default_rng([len(fields), self.seeds[row]])
             picks = np.stack([draws.integers(0, len(own), count) for own in choices], axis=1)
         changes: list[Change] = [
             {name: own[i] for name, own, i in zip(fields, choices, pick, strict=True)} for pick in picks
@@ -215,11 +227,11 @@ class AnyValues:
         return Witness(dict(changes[first]), self.search.rows.model.classes[to[first]]), len(changes)
 
 
-def bind_any_values(
-    rows: EvidenceRows, protocol: Protocol, engine: str, byte_budget: int, domains: Sequence[Domain] | None = None
-) -> AnyValues:
-    """Return the rows ready to be asked about; ProtocolError if no field may take other values."""
-    made = AnyValues(rows, protocol, engine, byte_budget, domains)
-    if not made.free:
-        raise ProtocolError("the protocol declares no values that any field may take, so nothing can be varied")
-    return made
+def list_units(protocol: Protocol) -> dict[str, tuple[str, ...]]:
+    """Return the free fields of each group that has any; each field by itself where groups share some."""
+    free, groups = [own.field for own in protocol.domains if not own.fixed], protocol.evidence.group_fields
+    named = [name for fields in groups.values() for name in fields]
+    if len(set(named)) < len(named):
+        return {name: (name,) for name in free}
+    own = {group: tuple(name for name in fields if name in free) for group, fields in groups.items()}
+    return {group: fields for group, fields in own.items() if fields}

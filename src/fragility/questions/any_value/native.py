@@ -84,9 +84,16 @@ class NativeTrees(Native):
 
     settled_by_asking = True  # on a cell of the grid the model answers alike
 
-    def __init__(self, search: Search, pieces: ForestPieces, rule: FlipRule, values: Mapping[str, FieldValues]) -> None:
+    def __init__(
+        self,
+        search: Search,
+        pieces: ForestPieces,
+        rule: FlipRule,
+        values: Mapping[str, FieldValues],
+        by_sets: bool,
+    ) -> None:
         super().__init__(values)
-        self.search, self.pieces, self.rule = search, pieces, rule
+        self.search, self.pieces, self.rule, self.by_sets = search, pieces, rule, by_sets
         self._bound: tuple[Sequence[Sequence[str]], TreeBoxes] | None = None
 
     def _boxes(self, units: Sequence[Sequence[str]] | None = None) -> TreeBoxes:
@@ -102,7 +109,7 @@ class NativeTrees(Native):
 
     def search_size(self, who: Integers, units: Sequence[Sequence[str]], size: int, budget: int) -> SizeAnswers:
         boxes, original = self._boxes(units), int(self.search.original[who[0]])
-        found = boxes.search_size(original, self.search.take_cells(who), who, size, budget)
+        found = boxes.search_size(original, self.search.take_cells(who), who, size, budget, self.by_sets)
         first = [
             tuple(map(int, sets)) if flips else None
             for sets, flips in zip(found.witness, found.counts[:, FLIPS], strict=True)
@@ -302,8 +309,8 @@ class Reading:
 class ModelReader:
     """Finds what of a model can be read."""
 
-    def __init__(self, search: Search, domains: Sequence[Domain], engine: str) -> None:
-        self.search, self.domains, self.engine = search, domains, engine
+    def __init__(self, search: Search, domains: Sequence[Domain], by_sets: bool) -> None:
+        self.search, self.domains, self.by_sets = search, domains, by_sets
 
     def read(self) -> Reading:
         """Return the model as it is read for all rows, and the rows that are asked about."""
@@ -327,7 +334,7 @@ class ModelReader:
         return ValueReader(self.search, self.domains, forest, linear=forest is None).read()
 
     def _read_trees(self, forest: ForestPieces, rule: FlipRule) -> Native:
-        return NativeTrees(self.search, forest, rule, self._cut(forest))
+        return NativeTrees(self.search, forest, rule, self._cut(forest), self.by_sets)
 
     def _read_member(self, rule: FlipRule) -> Native | None:
         # numba is loaded where trees are read only

@@ -22,7 +22,6 @@ from fragility.questions.any_value.deciding import (
     DEFAULT_BUDGET,
     AnyValues,
     Witness,
-    bind_any_values,
 )
 from fragility.questions.any_value.found import SAFE, UNKNOWN, UNSAFE, SafeSets
 from fragility.questions.any_value.native import FLIPS, HOLDS, Job
@@ -115,7 +114,7 @@ def safe_sets_of_rows(
     report: Report | None = None,
 ) -> SafeSets:
     """Return the safe sets of rows as they were bound."""
-    values = bind_any_values(rows, protocol, engine, byte_budget)
+    values = AnyValues(rows, protocol, engine, byte_budget)
     named = values.units if sets is None else read_sets(sets, values)
     work = _SafeSets(values, budget, asked)
     steps = len(named) + (len(values.units) if largest else 0)

@@ -85,6 +85,13 @@ class NominalValues(FieldValues):
 
     listed: tuple[Scalar, ...]  # (P,)
 
+    def choose_piece(self, row: int, begin: int, end: int) -> int:
+        own = int(self.own[row])
+        if begin <= own < end:
+            return own
+        allowed = begin + np.flatnonzero(self.domain[begin:end])
+        return int(max(allowed, key=lambda piece: (self.weights.get(int(piece), 0.0), -int(piece))))
+
     def value(self, row: int, piece: int) -> Scalar:
         return self.listed[piece]
 
