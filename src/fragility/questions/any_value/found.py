@@ -138,18 +138,6 @@ class AnyValueBudgets(Result):
         return f"{none}; {found.to_text()}" if none else found.to_text()
 
     def sections(self, top: int = TOP) -> list[Section]:
-        """Return what there is to read.
-
-        Parameters
-        ----------
-        top : int, default=10
-            How many rows of a long list to show.
-
-        Returns
-        -------
-        list of Section
-            The budgets, then the rows with the largest chance to be flipped.
-        """
         n = len(self)
         sizes = [
             (str(size), int(((self.budget == size) & (self.proved == size - 1)).sum()))
@@ -178,13 +166,6 @@ class AnyValueBudgets(Result):
         return [Section("any-value", "Whatever the value", [Text(paragraphs), table, rows])]
 
     def tables(self) -> dict[str, pa.Table]:
-        """Return what there is to count with, by name.
-
-        Returns
-        -------
-        dict of str to pyarrow.Table
-            ``budgets``: one row per decision.
-        """
         columns = {
             "id": [str(own) for own in self.id],
             "budget": pa.array([int(k) if k <= self.max_size else None for k in self.budget], pa.int64()),
@@ -198,13 +179,6 @@ class AnyValueBudgets(Result):
         return {"budgets": pa.table(columns)}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain JSON values.
-
-        Returns
-        -------
-        dict
-            One entry per decision, and what was varied.
-        """
         names = [name for name, _ in self.units]
         rows = [
             {
@@ -269,18 +243,6 @@ class SafeSets(Result):
         return len(self.id)
 
     def sections(self, top: int = TOP) -> list[Section]:
-        """Return what there is to read.
-
-        Parameters
-        ----------
-        top : int, default=10
-            How many rows of a long list to show.
-
-        Returns
-        -------
-        list of Section
-            How many decisions each set cannot change, and how many groups a decision does not need.
-        """
         n = len(self)
         counts = [
             [name, *(count_cell(int((self.safe[:, s] == state).sum()), n) for state in (SAFE, UNSAFE, UNKNOWN))]
@@ -299,13 +261,6 @@ class SafeSets(Result):
         return [Section("safe-sets", "What decisions do not need", blocks)]
 
     def tables(self) -> dict[str, pa.Table]:
-        """Return what there is to count with, by name.
-
-        Returns
-        -------
-        dict of str to pyarrow.Table
-            ``sets``: one row per decision and set.
-        """
         pairs = [(i, s) for i in range(len(self)) for s in range(len(self.sets))]
         found = [self.witnesses[i][s] for i, s in pairs]
         columns = {
@@ -317,13 +272,6 @@ class SafeSets(Result):
         return {"sets": pa.table(columns)}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain JSON values.
-
-        Returns
-        -------
-        dict
-            One entry per decision.
-        """
         rows = [
             {
                 "id": str(self.id[i]),
