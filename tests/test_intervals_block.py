@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from block_tables import change_root, declare, hide_row, put_block
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from naive import naive_predicted_class, naive_support_margin
@@ -23,11 +24,13 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 import fragility as fg
-import fragility.verification.intervals as recheck
-from fragility.audits import Certificates, IntervalsDeclaration
+import fragility.blocks.intervals.recheck as recheck
+from fragility.audits import Certificates
 from fragility.audits.integrity import check_integrity
 from fragility.base.errors import CertificateError, DataError, ProtocolError
-from fragility.blocks.intervals.making import intervals_block
+from fragility.blocks.choice import ChosenRows
+from fragility.blocks.intervals.making import search_intervals, write_intervals
+from fragility.blocks.intervals.values import IntervalsDeclaration
 from fragility.pages.terms import BRACKETED, EXACT, MISSING
 from fragility.protocol import bind
 from fragility.questions.modes.stability import StabilityInterval, describe_intervals
@@ -63,7 +66,10 @@ def test_a_block_says_what_the_search_says_and_verifies(family, space, dataset):
         assert list(cert.intervals) == list(found.by_field) == [field.name for field in protocol.fields]
         for field, one in cert.intervals.items():
             assert one == found.interval(row, field)
-    assert certs.manifest.intervals.engine == {"lightgbm": "trees", "logistic": "linear", "mlp": "blackbox"}[family]
+    assert (
+        certs.manifest.blocks["intervals"].engine
+        == {"lightgbm": "trees", "logistic": "linear", "mlp": "blackbox"}[family]
+    )
     assert verify(certs, case.model, X).complete
 
 
@@ -96,7 +102,7 @@ def test_a_row_s_block_depends_on_no_other_row(seed, family, data):
         case.model, X.iloc[order], protocol, intervals=True, byte_budget=byte_budget, lattice=False, engine="auto"
     )
     assert part.table.column("intervals_digest") == whole.table.column("intervals_digest")
-    assert part.manifest.intervals_root_digest == whole.manifest.intervals_root_digest
+    assert part.manifest.blocks["intervals"].root_digest == whole.manifest.blocks["intervals"].root_digest
 
 
 @pytest.fixture(scope="module", params=["trees", "linear"])
@@ -114,19 +120,20 @@ def decimals(request):
 def test_decimals_of_both_precisions(decimals):
     model, protocol, X = decimals
     certs = fg.audit(model, X, protocol, intervals=True, lattice=False)
-    assert certs.manifest.intervals.single == ["single"]
+    assert certs.manifest.blocks["intervals"].single == ["single"]
     one = next(c.intervals["single"] for c in certs if c.intervals["single"].flips_below is not None)
     assert np.nextafter(np.float32(one.low), np.float32(-np.inf)) == np.float32(one.flips_below.value)
     # the same values in a table of double precision: the block speaks of the declared one
     assert verify(certs, model, X.astype(np.float64)).complete and verify(certs, model, X).complete
     wide = X.astype(np.float64)
     other = fg.audit(model, wide, protocol, intervals=True, lattice=False)
-    assert other.manifest.intervals.single == [] and other.manifest.root_digest == certs.manifest.root_digest
+    assert other.manifest.blocks["intervals"].single == [] and other.manifest.root_digest == certs.manifest.root_digest
     assert other[0].intervals["single"] != certs[0].intervals["single"] and verify(other, model, wide).complete
     # a value between two of the declared precision has no place on the scale
-    declared = certs.manifest.intervals
+    declared = certs.manifest.blocks["intervals"]
     wide.iloc[0, 0] += 1e-9
-    block = intervals_block(bind(fg.Model.wrap(model), wide, protocol), protocol, declared)
+    bound = bind(fg.Model.wrap(model), wide, protocol)
+    block = write_intervals(bound, search_intervals(bound, protocol, declared))
     assert block.state[0].tolist() == ["not whole", "exact"] and block.value[0, 0] is None
 
 
@@ -167,9 +174,9 @@ def test_a_field_without_a_catalogue_is_unlisted_where_its_cells_are_missing_too
 
 def test_some_confident_rows_are_the_most_exposed_ones(certs, some, case_and_protocol, rows):
     confident = sorted((-c.exposure, c.id) for c in certs if c.confidence >= 0.9)
-    assert len(confident) > 6 and some.intervals_ids == [own for _, own in confident[:6]]
-    for own in some.intervals_ids:
-        assert some.by_id(own).intervals_digest == certs.by_id(own).intervals_digest
+    assert len(confident) > 6 and some.ids_of_block("intervals") == [own for _, own in confident[:6]]
+    for own in some.ids_of_block("intervals"):
+        assert some.by_id(own).block_digests.get("intervals") == certs.by_id(own).block_digests.get("intervals")
     assert sum(cert.intervals is not None for cert in some) == 6 == len(some.intervals)
     assert verify(some, case_and_protocol[0].model, rows).complete
 
@@ -177,7 +184,7 @@ def test_some_confident_rows_are_the_most_exposed_ones(certs, some, case_and_pro
 def test_the_block_changes_nothing_else(certs, case_and_protocol, rows):
     case, protocol = case_and_protocol
     plain = fg.audit(case.model, rows, protocol, lattice=False)
-    assert plain.intervals is None and plain.intervals_ids == [] and plain[0].interval_sentences() == []
+    assert plain.intervals is None and plain.ids_of_block("intervals") == [] and plain[0].interval_sentences() == []
     assert certs.table.select(plain.table.column_names) == plain.table
     assert certs.manifest.root_digest == plain.manifest.root_digest
     both = fg.audit(case.model, rows, protocol, lattice=False, modes=["lost"], intervals=["age"])
@@ -205,8 +212,8 @@ def test_no_row_is_confident_enough():
     certs = fg.audit(case.model, case.X_test, protocol, lattice=False)
     X = case.X_test.iloc[np.flatnonzero(certs.table.column("confidence").to_numpy() < 0.9)[:4]]
     certs = fg.audit(case.model, X, protocol, intervals=5, lattice=False)
-    assert certs.intervals_ids == [] and len(certs.intervals) == 0
-    assert "none of these rows has an intervals block" in str(verify(certs, case.model, X))
+    assert certs.ids_of_block("intervals") == [] and len(certs.intervals) == 0
+    assert "none of these rows has the intervals block" in str(verify(certs, case.model, X))
 
 
 # --- reading ------------------------------------------------------------------------------------------------
@@ -240,7 +247,7 @@ def test_saved_sliced_and_taken_blocks_verify(name, request, case_and_protocol, 
     loaded = Certificates.load(made.save(tmp_path / "a"))
     assert loaded.table == made.table and loaded.manifest == made.manifest
     opened = fg.open_audit(tmp_path / "a")
-    assert opened.intervals_ids == made.intervals_ids and opened.certificate(7) == made[7]
+    assert opened.ids_of_block("intervals") == made.ids_of_block("intervals") and opened.certificate(7) == made[7]
     assert opened.intervals.ids == made.intervals.ids and (opened.intervals.low == made.intervals.low).all()
     columns = ["interval_low", "confidence"]
     assert pa.concat_tables(opened.batches(columns)) == made.table.select(columns)
@@ -285,7 +292,7 @@ def test_a_missing_field_is_not_said_to_leave_the_decision_as_it_is():
 
 def forged(certs: Certificates, **changes: Any) -> Certificates:
     """The certificates with other texts in the block, and every digest made anew."""
-    return certs.with_intervals(replace(certs.intervals, **changes), certs.manifest.intervals)
+    return put_block(certs, replace(certs.intervals, **changes), certs.manifest.blocks["intervals"])
 
 
 def at(certs: Certificates, **texts: tuple[int, str, str | None]) -> Certificates:
@@ -428,26 +435,25 @@ def test_changed_texts_with_their_old_digests_are_noticed(certs):
     kept = changed.set_column(place, "intervals_digest", certs.table.column("intervals_digest"))
     checks = check_integrity(Certificates(kept, certs.protocol, certs.manifest))
     assert [check.name for check in checks if not check.passed] == ["digests"]
-    other = replace(certs.manifest, intervals_root_digest=certs.manifest.root_digest)
+    other = change_root(certs.manifest, "intervals", certs.manifest.root_digest)
     checks = check_integrity(Certificates(certs.table, certs.protocol, other))
-    assert [difference.field for difference in checks[1].differences] == ["intervals.root_digest"]
+    assert [difference.field for difference in checks[1].differences] == ["blocks.intervals.root_digest"]
 
 
 @pytest.mark.parametrize("name", ["certs", "some"])
 def test_hidden_rows_are_noticed(name, request):
     made = request.getfixturevalue(name)
-    declared, hidden = made.manifest.intervals, made.intervals_ids[2]
-    bare, block = declared.split(made.table, made.protocol)
-    kept = block.filter(pa.array([own != hidden for own in block.column("id").to_pylist()]))
-    manifest = replace(made.manifest, intervals_root_digest=declared.form.root(kept))
-    first = check_integrity(Certificates(declared.form.join(bare, kept), made.protocol, manifest))[0]
+    hidden = made.ids_of_block("intervals")[2]
+    first = check_integrity(hide_row(made, "intervals", 2))[0]
     told = f"without row {hidden!r}" if name == "some" else "has no intervals block, and every row must have one"
     assert not first.passed and told in first.detail
 
 
 def test_rows_beyond_the_declared_ones_are_noticed(certs):
-    declared = replace(certs.manifest.intervals, most_exposed=6)
-    first = check_integrity(Certificates(certs.table, certs.protocol, replace(certs.manifest, intervals=declared)))[0]
+    declared = replace(certs.manifest.blocks["intervals"], rows=ChosenRows(6, "exposure"))
+    first = check_integrity(Certificates(certs.table, certs.protocol, declare(certs.manifest, "intervals", declared)))[
+        0
+    ]
     assert not first.passed and f"with {len(certs)} rows instead of 6" in first.detail
 
 
@@ -457,22 +463,27 @@ DECLARATIONS: dict[str, tuple[Callable[[IntervalsDeclaration], IntervalsDeclarat
     "an unknown field": (lambda d: replace(d, fields=[*d.fields, "x"]), "intervals.fields in the manifest"),
     "single precision of a whole number": (lambda d: replace(d, single=["age"]), "must name decimal fields"),
     "fields that are no list": (lambda d: replace(d, fields="age"), "intervals.fields in the manifest must be a list"),
-    "an impossible count": (lambda d: replace(d, most_exposed=0), "a whole number from 1 or null, got 0"),
-    "an unknown engine": (lambda d: replace(d, engine="oracle"), "'oracle', which does not exist"),
+    "an impossible count": (
+        lambda d: replace(d, rows=ChosenRows(0, "exposure")),
+        "rows.most in the manifest must be a whole number from 1, got 0",
+    ),
+    "an unknown engine": (lambda d: replace(d, engine="oracle"), "'oracle', which does not exist there"),
 }
 
 
 @pytest.mark.parametrize("name", DECLARATIONS)
 def test_a_declaration_that_is_not_the_protocol_s_is_refused(name, certs):
     change, told = DECLARATIONS[name]
-    declared = change(certs.manifest.intervals)
-    first = check_integrity(Certificates(certs.table, certs.protocol, replace(certs.manifest, intervals=declared)))[0]
+    declared = change(certs.manifest.blocks["intervals"])
+    first = check_integrity(Certificates(certs.table, certs.protocol, declare(certs.manifest, "intervals", declared)))[
+        0
+    ]
     assert not first.passed and told in first.detail
 
 
 def test_an_engine_that_cannot_have_answered_is_refused(certs, case_and_protocol, rows):
-    declared = replace(certs.manifest.intervals, engine="linear")
-    made = Certificates(certs.table, certs.protocol, replace(certs.manifest, intervals=declared))
+    declared = replace(certs.manifest.blocks["intervals"], engine="linear")
+    made = Certificates(certs.table, certs.protocol, declare(certs.manifest, "intervals", declared))
     result = verify(made, case_and_protocol[0].model, rows)
     assert failed(result) == ["intervals"] and "can never have read this model" in str(result)
 
@@ -487,7 +498,7 @@ def test_an_engine_is_not_believed_where_it_is_not_available(monkeypatch, certs,
     for made in (narrowed(few), widened(few)):
         assert failed(verify(made, case.model, rows)) == ["intervals"]
     result = verify(certs, case.model, rows)  # credit_amount has thousands of values
-    assert result and not result.complete and result.intervals_unsearched == len(certs)
+    assert result and not result.complete and result.unsearched.get("intervals", 0) == len(certs)
     assert f"the intervals block of {len(certs)} rows was not searched again" in str(result)
     assert "numba is not here" in str(result)
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from block_tables import change_root, put_block
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from naive_lattice import Enumerated
@@ -22,7 +23,7 @@ from fragility.audits import Certificates, Manifest
 from fragility.audits.integrity import check_integrity
 from fragility.base import libraries
 from fragility.base.errors import CertificateError, DataError
-from fragility.blocks.lattice.making import declare_lattice, lattice_of_rows
+from fragility.blocks.lattice.making import declare_lattice, search_rows
 from fragility.blocks.lattice.values import LatticeClaims
 from fragility.pages.terms import MINIMUM, NONE_AT_ALL, UNDECIDED, UPPER_BOUND
 from fragility.protocol import bind
@@ -94,9 +95,9 @@ def test_engines_agree_on_every_digest_of_a_small_block(family):
     X = case.X_test[:25]
     read = fg.audit(case.model, X, protocol, rates=0.05)
     asked = fg.audit(case.model, X, protocol, rates=0.05, engine="blackbox")
-    assert read.manifest.lattice.engine != asked.manifest.lattice.engine == "blackbox"
+    assert read.manifest.blocks["lattice"].engine != asked.manifest.blocks["lattice"].engine == "blackbox"
     assert read.table.column("lattice_digest") == asked.table.column("lattice_digest")
-    assert read.manifest.lattice_root_digest == asked.manifest.lattice_root_digest
+    assert read.manifest.blocks["lattice"].root_digest == asked.manifest.blocks["lattice"].root_digest
 
 
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -109,7 +110,7 @@ def test_a_row_s_block_depends_on_no_other_row(seed, family, data):
     engine = data.draw(st.sampled_from(["auto", "blackbox"]))
     whole = fg.audit(case.model, X, protocol, rates=0.1)
     part = fg.audit(case.model, X.iloc[order], protocol, rates=0.1, byte_budget=byte_budget, engine=engine)
-    assert part.manifest.lattice_root_digest == whole.take(order).manifest.lattice_root_digest
+    assert part.manifest.blocks["lattice"].root_digest == whole.take(order).manifest.blocks["lattice"].root_digest
     assert part.table.column("lattice_digest") == whole.take(order).table.column("lattice_digest")
 
 
@@ -117,7 +118,7 @@ def test_the_block_changes_nothing_else():
     case, protocol = small("lightgbm")
     X = case.X_test[:10]
     plain, with_block = (fg.audit(case.model, X, protocol, lattice=lattice) for lattice in (False, True))
-    assert plain.manifest.lattice is None and plain.lattice is None
+    assert "lattice" not in plain.manifest.blocks and plain.lattice is None
     assert with_block.table.select(plain.table.column_names) == plain.table
     assert with_block.manifest.root_digest == plain.manifest.root_digest
     assert with_block.table.column_names[len(plain.table.column_names) :] == [
@@ -130,8 +131,8 @@ def test_a_block_may_be_made_part_by_part():
     case, protocol = small("random_forest")
     rows = bind(case.model, case.X_test[:20], protocol)
     declared = declare_lattice(rows, protocol, "auto", 0.05)
-    whole = lattice_of_rows(rows, protocol, declared)
-    parts = [lattice_of_rows(rows.take(range(a, a + 5)), protocol, declared) for a in range(0, 20, 5)]
+    whole = search_rows(rows, protocol, declared)
+    parts = [search_rows(rows.take(range(a, a + 5)), protocol, declared) for a in range(0, 20, 5)]
     for name in ("smallest_state", "smallest_size", "smallest_set", "smallest_count", "failure_probability"):
         assert np.array_equal(getattr(whole, name), np.concatenate([getattr(part, name) for part in parts])), name
 
@@ -141,7 +142,7 @@ def test_events_are_declared_by_group_and_recomputed():
     X = case.X_test[:8]
     outages = fg.Outages.from_events([["duration"]] * 3 + [["credit_amount"]] * 2 + [["job", "age"]] * 5)
     certs = fg.audit(case.model, X, protocol, rates=outages)
-    declared = certs.manifest.lattice
+    declared = certs.manifest.blocks["lattice"]
     assert declared.rates is None and declared.draws is None
     assert {(*event["groups"], event["count"]) for event in declared.events} == {
         ("loan", 5), ("work", "person", 5),
@@ -173,10 +174,10 @@ def test_more_groups_than_a_table_holds(family):
     protocol = fg.Protocol.fit(case.model, case.X_train, groups={name: name for name in columns}, depth=4)
     X = case.X_test[:12]
     certs = fg.audit(case.model, X, protocol, rates=0.05)
-    assert len(protocol.groups) > 24 == certs.manifest.lattice.max_size
+    assert len(protocol.groups) > 24 == certs.manifest.blocks["lattice"].max_size
     assert verify(certs, case.model, X).complete
     turned = fg.audit(case.model, X.iloc[::-1], protocol, rates=0.05, byte_budget=1 << 20)
-    assert turned.manifest.lattice_root_digest == certs.manifest.lattice_root_digest
+    assert turned.manifest.blocks["lattice"].root_digest == certs.manifest.blocks["lattice"].root_digest
     asked = find_failing_sets(case.model, X, protocol, engine="blackbox", method="exact", max_size=2)
     for cert, size, count in zip(certs, asked.size, asked.count, strict=True):
         assert (cert.smallest_state == MINIMUM and cert.smallest_size == size) or size == 3
@@ -231,7 +232,8 @@ def test_a_certificate_says_its_block_in_words(certs):
     assert "smallest failing set: none at all, proved" in str(never)
     missed = replace(fewer, flipped=False)
     assert f"which the path of {len(missed.path)} removals does not show" in missed.sentence()
-    bound = replace(fewer, smallest_state=UPPER_BOUND, smallest_count=None)
+    search = replace(fewer.blocks["lattice"], smallest_state=UPPER_BOUND, smallest_count=None)
+    bound = replace(fewer, blocks={"lattice": search})
     assert "whether a smaller set flips it is not settled" in bound.smallest()
 
 
@@ -262,7 +264,7 @@ def test_the_summary_counts_what_the_path_does_not_show(certs):
 
 def forged(certs: Certificates, **changes: Any) -> Certificates:
     """The certificates with other claims in the block, and every digest made anew."""
-    return certs.with_lattice(replace(certs.lattice, **changes), certs.lattice_declaration)
+    return put_block(certs, replace(certs.lattice, **changes), certs.manifest.blocks["lattice"])
 
 
 def failed(result: Verification) -> list[str]:
@@ -287,7 +289,7 @@ def hidden(certs: Certificates) -> dict[str, Any]:
     """A row that fails claims that it never does, as far as its path allows."""
     block = certs.lattice
     row = int(np.flatnonzero((block.smallest_size > 0) & ~certs.claims.flipped)[0])
-    state = certs.lattice_declaration.states().index(NONE_AT_ALL)
+    state = certs.manifest.blocks["lattice"].states().index(NONE_AT_ALL)
     changes = at(block, "smallest_state", row, state) | at(block, "smallest_size", row, -1)
     changes |= at(block, "smallest_count", row, 0) | at(block, "smallest_set", row, False)
     for name in ("failure_probability", "failure_low", "failure_high"):
@@ -360,7 +362,7 @@ def test_forgers_are_found_where_the_engine_is_not_at_hand(certs, case_and_proto
 
 def all_of_it(certs: Certificates) -> dict[str, Any]:
     """Every row loses its decision through one set alone, and expects a margin far from the edge."""
-    block, rates = certs.lattice, np.array(list(certs.lattice_declaration.rates.values()))
+    block, rates = certs.lattice, np.array(list(certs.manifest.blocks["lattice"].rates.values()))
     alone = np.where(block.smallest_set, rates, 1 - rates).prod(axis=1) * (block.smallest_size > 0)
     chances = dict.fromkeys(("failure_probability", "failure_low", "failure_high"), alone)
     return {**chances, "expected_margin": np.full(len(block), 25.0)}
@@ -373,7 +375,7 @@ FORGERIES = {**RECOMPUTED, "all of it": all_of_it}
 def test_an_engine_that_could_never_have_read_the_model_is_a_contradiction(certs, case_and_protocol, rows, what):
     """Verification searched as little as such a declaration allowed, and believed the rest."""
     block = replace(certs.lattice, **FORGERIES[what](certs))
-    lying = certs.with_lattice(block, replace(certs.lattice_declaration, engine="linear"))
+    lying = put_block(certs, block, replace(certs.manifest.blocks["lattice"], engine="linear"))
     result = verify(lying, case_and_protocol[0].model, rows)
     assert failed(result) == ["lattice"] and not result.complete
     assert "the linear engine can never have read this model" in result.checks[-1].detail
@@ -392,7 +394,7 @@ def test_the_model_says_which_engine_can_have_read_it(family, engine, reason):
     case, protocol = small(family)
     X = case.X_test[:5]
     certs = fg.audit(case.model, X, protocol, lattice=True)
-    lying = certs.with_lattice(certs.lattice, replace(certs.lattice_declaration, engine=engine))
+    lying = put_block(certs, certs.lattice, replace(certs.manifest.blocks["lattice"], engine=engine))
     result = verify(lying, case.model, X)
     assert failed(result) == ["lattice"] and reason in str(result)
     named = Certificates(
@@ -408,8 +410,8 @@ def test_classes_against_the_rest_have_no_lattice_of_sums():
     model = SGDClassifier(loss="log_loss", random_state=0).fit(X[:300], y[:300])
     protocol = fg.Protocol.fit(model, X[:300])
     certs = fg.audit(model, X[300:310], protocol, lattice=True)
-    assert certs.engine == "linear" and certs.manifest.lattice.engine == "blackbox"
-    lying = certs.with_lattice(certs.lattice, replace(certs.lattice_declaration, engine="linear"))
+    assert certs.engine == "linear" and certs.manifest.blocks["lattice"].engine == "blackbox"
+    lying = put_block(certs, certs.lattice, replace(certs.manifest.blocks["lattice"], engine="linear"))
     result = verify(lying, model, X[300:310])
     assert failed(result) == ["lattice"] and "no differences of its scores" in str(result)
 
@@ -419,13 +421,13 @@ def test_what_was_not_searched_again_is_not_called_complete(certs, case_and_prot
     model = case_and_protocol[0].model
     result = verify(forged(certs, **FORGERIES[what](certs)), model, rows)
     assert not result.complete, what
-    assert not result or result.rows_unsearched > 0
+    assert not result or result.unsearched.get("lattice", 0) > 0
 
 
 def test_honest_rows_that_were_not_searched_again_are_counted(certs, case_and_protocol, rows, without_numba):
     """An expected margin cannot be asked for; sets, counts and events can."""
     result = verify(certs, case_and_protocol[0].model, rows)
-    assert result and not result.complete and result.rows_unsearched == len(rows)
+    assert result and not result.complete and result.unsearched.get("lattice", 0) == len(rows)
     assert result.verdict.endswith(
         f"the lattice block of {len(rows)} rows was not searched again; not checked: that the protocol is fitted on "
         "training rows"
@@ -439,40 +441,40 @@ def test_rows_that_asking_settles_are_complete_without_the_engine(case_and_proto
     X = case.X_test[:10]
     rates = fg.Outages.from_events([["duration"]] * 3 + [["job", "age"]] * 5) if events else None
     own = fg.audit(case.model, X, protocol, lattice=True, rates=rates)
-    assert own.manifest.lattice.engine == "trees"
+    assert own.manifest.blocks["lattice"].engine == "trees"
     request.getfixturevalue("without_numba")
     assert verify(own, case.model, X).complete
     count = at(own.lattice, "smallest_count", of_size(own, 1), -1)
     weaker = verify(forged(own, **count), case.model, X)
-    assert weaker and weaker.rows_unsearched == 1 and not weaker.complete
+    assert weaker and weaker.unsearched.get("lattice", 0) == 1 and not weaker.complete
 
 
 @pytest.mark.parametrize("states", [0, 10, 9_999, 10**9])
 def test_nobody_chooses_how_much_is_searched(certs, states):
-    declared = certs.lattice_declaration
+    declared = certs.manifest.blocks["lattice"]
     for name, wanted in (("budget", 10_000), ("width", 8)):
-        lying = certs.with_lattice(certs.lattice, replace(declared, **{name: states}))
+        lying = put_block(certs, certs.lattice, replace(declared, **{name: states}))
         first = check_integrity(lying)[0]
         assert not first.passed and f"lattice.{name} in the manifest must be {wanted}, got {states}" in first.detail
 
 
 def test_nobody_chooses_the_seed_or_few_draws(certs):
-    declared = certs.lattice_declaration
+    declared = certs.manifest.blocks["lattice"]
     told = {"seed": r"lattice.seed in the manifest must be \d+, which follows from protocol and model, got 60"}
     told["draws"] = r"lattice.draws in the manifest must be a whole number from 4096 to 1048576, got 60"
     for name, message in told.items():
-        first = check_integrity(certs.with_lattice(certs.lattice, replace(declared, **{name: 60})))[0]
+        first = check_integrity(put_block(certs, certs.lattice, replace(declared, **{name: 60})))[0]
         assert not first.passed and re.search(message, first.detail), first.detail
 
 
 def test_other_models_and_protocols_have_other_seeds(certs):
     case, other = small("random_forest")
     seeds = {
-        fg.audit(case.model, case.X_test[:2], p, rates=0.05).manifest.lattice.seed
+        fg.audit(case.model, case.X_test[:2], p, rates=0.05).manifest.blocks["lattice"].seed
         for p in (other, replace(other, depth=3))
     }
-    assert len({*seeds, certs.manifest.lattice.seed}) == 3
-    again = fg.audit(case.model, case.X_test[2:4], other, rates=0.2).manifest.lattice.seed
+    assert len({*seeds, certs.manifest.blocks["lattice"].seed}) == 3
+    again = fg.audit(case.model, case.X_test[2:4], other, rates=0.2).manifest.blocks["lattice"].seed
     assert again in seeds  # neither the rows nor the rates choose it
 
 
@@ -576,11 +578,11 @@ def test_tables_that_no_block_has_are_refused(certs, what):
 
 
 def test_digests_of_the_block_are_checked(certs):
-    other = certs[0].lattice_digest
+    other = certs[0].block_digests.get("lattice")
     table = cell("lattice_digest", 3, other)(certs.table)
     checks = check_integrity(Certificates(table, certs.protocol, certs.manifest))
     assert [check.name for check in checks if not check.passed] == ["digests"]
-    manifest = replace(certs.manifest, lattice_root_digest="sha256:" + "1" * 64)
+    manifest = change_root(certs.manifest, "lattice", "sha256:" + "1" * 64)
     checks = check_integrity(Certificates(certs.table, certs.protocol, manifest))
     assert "lattice.root_digest" in str(checks[1].differences[0])
 
@@ -611,37 +613,39 @@ WORDS: dict[str, dict[str, Any]] = {
 def test_changed_words_of_the_declaration_are_found(certs, case_and_protocol, rows, what):
     """Without new digests; a forger who makes those anew has declared another search, which is made again."""
     document = certs.manifest.to_dict()
-    declared = {**document["lattice"], **WORDS[what]}
+    declared = {**document["blocks"]["lattice"], **WORDS[what]}
     if declared["rates"] in ("all", "text"):
         declared["rates"] = dict.fromkeys(certs.protocol.group_names, 2.0 if declared["rates"] == "all" else "0.05")
     if what in ("root as text", "unknown word", "rate as text", "budget as float"):  # no manifest can be made of it
         with pytest.raises(CertificateError, match=r"lattice(\.\S+)* in the manifest|field 'lattice\.certified'"):
-            Manifest.from_dict({**document, "lattice": declared})
+            Manifest.from_dict({**document, "blocks": {"lattice": declared}})
         return
-    changed = Certificates(certs.table, certs.protocol, Manifest.from_dict({**document, "lattice": declared}))
+    changed = Certificates(
+        certs.table, certs.protocol, Manifest.from_dict({**document, "blocks": {"lattice": declared}})
+    )
     result = verify(changed, case_and_protocol[0].model, rows, sample=1)
     assert not result and "malformed" not in str(result), str(result)
 
 
 def test_other_rates_with_digests_made_anew_are_found(certs, case_and_protocol, rows):
     rates = dict.fromkeys(certs.protocol.group_names, 0.01)
-    lying = certs.with_lattice(certs.lattice, replace(certs.lattice_declaration, rates=rates))
+    lying = put_block(certs, certs.lattice, replace(certs.manifest.blocks["lattice"], rates=rates))
     assert failed(verify(lying, case_and_protocol[0].model, rows)) == ["lattice"]
 
 
 def test_a_block_that_was_cut_off_is_another_audit(certs, case_and_protocol, rows):
     names = certs.table.column_names
     plain = Certificates(
-        certs.table.select(names[: names.index("digest") + 1]), certs.protocol, replace(certs.manifest, lattice=None)
+        certs.table.select(names[: names.index("digest") + 1]), certs.protocol, certs.manifest.without_blocks()
     )
     assert verify(plain, case_and_protocol[0].model, rows).complete
-    half = Certificates(certs.table, certs.protocol, replace(certs.manifest, lattice=None))
+    half = Certificates(certs.table, certs.protocol, certs.manifest.without_blocks())
     assert "which the format does not know" in str(verify(half, case_and_protocol[0].model, rows))
 
 
 def test_the_block_of_other_rows_is_refused(certs):
     with pytest.raises(CertificateError, match="of other rows"):
-        certs[:3].with_lattice(certs.lattice, certs.lattice_declaration)
+        put_block(certs[:3], certs.lattice, certs.manifest.blocks["lattice"])
 
 
 def test_the_declaration_is_plain_json(certs):

@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from block_tables import change_root, declare, hide_row, put_block
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from naive_modes import frequencies, mid_quantiles, mode_loss
 from pipelines import fitted, raw_row_table
 
 import fragility as fg
-from fragility.audits import Certificates, ModesDeclaration
+from fragility.audits import Certificates
 from fragility.audits.integrity import check_integrity
 from fragility.base.errors import CertificateError, DataError, ProtocolError
-from fragility.blocks.modes import ModesClaims, modes_of_rows
-from fragility.models import Model
-from fragility.protocol import bind
+from fragility.blocks.choice import ChosenRows
+from fragility.blocks.modes import ModesClaims, ModesDeclaration
 from fragility.questions.modes.losses import count_values
 from fragility.verification.outcome import Verification
 from fragility.verification.verifying import verify
@@ -45,7 +45,7 @@ def test_a_block_says_what_its_slow_twin_says(family, space):
     case, protocol = declared_case(family, space)
     X = case.X_test[:1]
     certs = fg.audit(case.model, X, protocol, modes=["wrong"])
-    assert certs.manifest.modes.units == {"wrong": list(protocol.group_names)}
+    assert certs.manifest.blocks["modes"].units == {"wrong": list(protocol.group_names)}
     units = []
     for name in protocol.group_names:
         column = case.X_train[name]
@@ -70,7 +70,7 @@ def test_certificates_with_a_block_verify(family, space, dataset, tmp_path):
     case, protocol = declared_case(family, space, dataset)
     X = case.X_test[:12]
     certs = fg.audit(case.model, X, protocol, modes=True)
-    assert certs.manifest.modes.modes == protocol.modes.declared == ("lost", "wrong", "noisy")
+    assert certs.manifest.blocks["modes"].modes == protocol.modes.declared == ("lost", "wrong", "noisy")
     assert np.allclose(certs.modes["lost"].drop, certs.claims.one_step_drop, atol=2 * protocol.resolution)
     assert np.allclose(certs.modes["lost"].exposure, -np.expm1(-certs.claims.independent_loss), atol=1e-5)
     result = verify(certs.save(tmp_path / "audit"), case.model, X)
@@ -85,9 +85,9 @@ def test_every_mode_that_certificates_can_hold():
     )  # fmt: skip
     X = case.X_test[:8]
     certs = fg.audit(case.model, X, protocol, modes=True)
-    assert certs.manifest.modes.units["sentinel"] == ["duration"]
-    assert certs.manifest.modes.units["outage"] == ["the whole record"]
-    assert certs.manifest.modes.modes == ("lost", "sentinel", "outage")  # stale needs rows of another time
+    assert certs.manifest.blocks["modes"].units["sentinel"] == ["duration"]
+    assert certs.manifest.blocks["modes"].units["outage"] == ["the whole record"]
+    assert certs.manifest.blocks["modes"].modes == ("lost", "sentinel", "outage")  # stale needs rows of another time
     assert verify(certs, case.model, X).complete
     direct = fg.assess_modes(case.model, X, protocol, ["lost", "sentinel", "outage"])
     for mode in certs.modes.units:
@@ -103,9 +103,9 @@ def test_engines_agree_on_every_digest(family):
     case, protocol = declared_case(family)
     X = case.X_test[:15]
     read, asked = (fg.audit(case.model, X, protocol, modes=True, engine=name) for name in ("auto", "blackbox"))
-    assert read.manifest.modes.engine != asked.manifest.modes.engine == "blackbox"
+    assert read.manifest.blocks["modes"].engine != asked.manifest.blocks["modes"].engine == "blackbox"
     assert read.table.column("modes_digest") == asked.table.column("modes_digest")
-    assert read.manifest.modes_root_digest == asked.manifest.modes_root_digest
+    assert read.manifest.blocks["modes"].root_digest == asked.manifest.blocks["modes"].root_digest
 
 
 @settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -118,24 +118,24 @@ def test_a_row_s_block_depends_on_no_other_row(seed, family, data):
     whole = fg.audit(case.model, X, protocol, modes=True).take(order)
     part = fg.audit(case.model, X.iloc[order], protocol, modes=True, byte_budget=byte_budget)
     assert part.table.column("modes_digest") == whole.table.column("modes_digest")
-    assert part.manifest.modes_root_digest == whole.manifest.modes_root_digest
+    assert part.manifest.blocks["modes"].root_digest == whole.manifest.blocks["modes"].root_digest
 
 
 def test_the_block_changes_nothing_else():
     case, protocol = declared_case("lightgbm")
     X = case.X_test[:10]
     plain, other = (fg.audit(case.model, X, protocol, modes=modes) for modes in (None, ["noisy"]))
-    assert plain.manifest.modes is None and plain.modes is None and plain[0].modes is None
+    assert "modes" not in plain.manifest.blocks and plain.modes is None and plain[0].modes is None
     assert plain[0].mode_sentences() == []
     assert other.table.select(plain.table.column_names) == plain.table
     assert other.manifest.root_digest == plain.manifest.root_digest
     assert other.table.column_names[len(plain.table.column_names) :] == [
         "exposure_noisy", "mode_drop_noisy", "flip_chance_noisy", "modes_digest",
     ]  # fmt: skip
-    searched_again = other.with_lattice(fg.audit(case.model, X, protocol, lattice=True).lattice,
-                                        fg.audit(case.model, X, protocol, lattice=True).manifest.lattice)  # fmt: skip
+    every = fg.audit(case.model, X, protocol, lattice=True)
+    searched_again = put_block(other, every.lattice, every.manifest.blocks["lattice"])
     assert searched_again.table.column_names[-1] == "modes_digest"
-    assert searched_again.manifest.modes_root_digest == other.manifest.modes_root_digest
+    assert searched_again.manifest.blocks["modes"].root_digest == other.manifest.blocks["modes"].root_digest
     assert verify(searched_again, case.model, X).complete
 
 
@@ -144,17 +144,19 @@ def test_some_confident_rows_are_drawn_by_their_content():
     X = case.X_test[:80]
     certs = fg.audit(case.model, X, protocol, modes=5)
     confident = {c.id for c in certs if c.confidence >= 0.9}
-    assert len(confident) > 5 and len(certs.modes_ids) == 5 and set(certs.modes_ids) < confident
+    assert len(confident) > 5 and len(certs.ids_of_block("modes")) == 5 and set(certs.ids_of_block("modes")) < confident
     named = fg.audit(case.model, X, protocol, modes=5, ids=[f"row {own}" for own in X.index])
-    assert set(named.modes_ids) == {f"row {own}" for own in certs.modes_ids}  # whatever the rows are called
-    assert set(certs.modes.ids) == set(certs.modes_ids) and len(certs.modes) == 5
+    assert set(named.ids_of_block("modes")) == {
+        f"row {own}" for own in certs.ids_of_block("modes")
+    }  # whatever the rows are called
+    assert set(certs.modes.ids) == set(certs.ids_of_block("modes")) and len(certs.modes) == 5
     assert sum(cert.modes is not None for cert in certs) == 5
     whole = fg.audit(case.model, X, protocol, modes=True)
-    for own in certs.modes_ids:
-        assert certs.by_id(own).modes_digest == whole.by_id(own).modes_digest
+    for own in certs.ids_of_block("modes"):
+        assert certs.by_id(own).block_digests.get("modes") == whole.by_id(own).block_digests.get("modes")
     turned = fg.audit(case.model, X.iloc[::-1], protocol, modes=5)
-    assert turned.modes_ids == certs.modes_ids
-    assert turned.manifest.modes_root_digest == certs.manifest.modes_root_digest
+    assert turned.ids_of_block("modes") == certs.ids_of_block("modes")
+    assert turned.manifest.blocks["modes"].root_digest == certs.manifest.blocks["modes"].root_digest
     assert verify(certs, case.model, X).complete
 
 
@@ -164,9 +166,9 @@ def test_no_row_is_confident_enough():
     unsure = np.flatnonzero(certs.table.column("confidence").to_numpy() < 0.9)[:6]
     X = case.X_test.iloc[unsure]
     certs = fg.audit(case.model, X, protocol, modes=5)
-    assert certs.modes_ids == [] and len(certs.modes) == 0
+    assert certs.ids_of_block("modes") == [] and len(certs.modes) == 0
     result = verify(certs, case.model, X)
-    assert result.complete and "none of these rows has a modes block" in str(result)
+    assert result.complete and "none of these rows has the modes block" in str(result)
 
 
 @pytest.mark.parametrize(
@@ -222,7 +224,7 @@ def test_saved_sliced_and_taken_blocks_verify(name, request, case_and_protocol, 
     loaded = Certificates.load(made.save(tmp_path / "a"))
     assert loaded.table == made.table and loaded.manifest == made.manifest
     opened = fg.open_audit(tmp_path / "a")
-    assert opened.modes_ids == made.modes_ids and opened.certificate(7) == made[7]
+    assert opened.ids_of_block("modes") == made.ids_of_block("modes") and opened.certificate(7) == made[7]
     assert opened.modes.ids == made.modes.ids and np.array_equal(opened.modes.drop, made.modes.drop)
     columns = ["exposure_wrong", "confidence", "smallest_state"]
     assert pa.concat_tables(opened.batches(columns)) == made.table.select(columns)
@@ -238,7 +240,7 @@ def test_rankings_by_mode(certs, some, tmp_path):
     assert fg.open_audit(certs.save(tmp_path / "a")).most_fragile(5, 0.0, by="noisy").table == (
         certs.most_fragile(5, 0.0, by="noisy").table
     )
-    assert set(some.most_fragile(99, by="lost").claims.ids) == set(some.modes_ids)
+    assert set(some.most_fragile(99, by="lost").claims.ids) == set(some.ids_of_block("modes"))
     with pytest.raises(CertificateError, match=f"{len(some) - 6} of the {len(some)} certificates do not say what"):
         some.score("wrong")
     for by in ("sentinel", "stale"):
@@ -268,7 +270,7 @@ def test_proofs_and_statements_are_those_of_the_audit_without_a_block(certs, cas
 
 def forged(certs: Certificates, **changes: Any) -> Certificates:
     """The certificates with other claims in the block, and every digest made anew."""
-    return certs.with_modes(replace(certs.modes, **changes), certs.manifest.modes)
+    return put_block(certs, replace(certs.modes, **changes), certs.manifest.blocks["modes"])
 
 
 def failed(result: Verification) -> list[str]:
@@ -369,41 +371,30 @@ def test_a_changed_block_with_its_old_digests_is_noticed(certs):
 
 
 def test_another_root_is_noticed(certs):
-    other = replace(certs.manifest, modes_root_digest=certs.manifest.root_digest)
+    other = change_root(certs.manifest, "modes", certs.manifest.root_digest)
     checks = check_integrity(Certificates(certs.table, certs.protocol, other))
-    assert [difference.field for difference in checks[1].differences] == ["modes.root_digest"]
-
-
-def hide(some: Certificates, place: int) -> Certificates:
-    """The block without one of its rows, and a root that fits."""
-    declared = some.manifest.modes
-    own, block = (some.table.drop_columns(declared.form.names), declared.form.select(some.table, range(len(some))))
-    hidden = some.modes_ids[place]
-    kept = block.filter(pa.array([digest is not None for digest in block.column("modes_digest").to_pylist()]))
-    kept = kept.filter(pa.array([own_id != hidden for own_id in kept.column("id").to_pylist()]))
-    manifest = replace(some.manifest, modes_root_digest=declared.form.root(kept))
-    return Certificates(declared.form.join(own, kept), some.protocol, manifest)
+    assert [difference.field for difference in checks[1].differences] == ["blocks.modes.root_digest"]
 
 
 def test_a_hidden_row_is_noticed(some):
-    first = check_integrity(hide(some, 2))[0]
+    first = check_integrity(hide_row(some, "modes", 2))[0]
     assert not first.passed and "that their content chooses: with 5 rows instead of 6" in first.detail
 
 
 def test_a_row_hidden_from_a_block_of_every_row_is_noticed(certs):
-    first = check_integrity(hide(certs, 2))[0]
+    first = check_integrity(hide_row(certs, "modes", 2))[0]
     assert not first.passed and "has no modes block, and every row must have one" in first.detail
 
 
 def test_a_row_beyond_the_declared_ones_is_noticed(some, certs):
     """A block of every row, said to be one of six rows."""
-    declared = replace(certs.manifest.modes, most_confident=6)
-    first = check_integrity(Certificates(certs.table, certs.protocol, replace(certs.manifest, modes=declared)))[0]
+    declared = replace(certs.manifest.blocks["modes"], rows=ChosenRows(6, "content"))
+    first = check_integrity(Certificates(certs.table, certs.protocol, declare(certs.manifest, "modes", declared)))[0]
     assert not first.passed and f"with {len(certs)} rows instead of 6" in first.detail
 
 
 def test_claims_without_a_digest_are_refused(some):
-    uncovered = int(np.flatnonzero(~some.manifest.modes.form.covered(some.table))[0])
+    uncovered = int(np.flatnonzero(~some.blocks["modes"].covered(some.table))[0])
     values = some.table.column("exposure_wrong").to_pylist()
     values[uncovered] = 0.1
     place = some.table.column_names.index("exposure_wrong")
@@ -420,18 +411,18 @@ DECLARATIONS: dict[str, tuple[Callable[[ModesDeclaration], ModesDeclaration], st
     "unknown mode": (lambda d: replace(d, units={**d.units, "stale": ["x"]}), "must name modes of the protocol"),
     "another order": (lambda d: replace(d, units=dict(reversed(d.units.items()))), "in their order"),
     "no mode": (lambda d: replace(d, units={}), "must name modes of the protocol"),
-    "an impossible count": (lambda d: replace(d, most_confident=0), "a whole number from 1 or null, got 0"),
+    "an impossible count": (lambda d: replace(d, rows=ChosenRows(0, "content")), "a whole number from 1, got 0"),
     "units that are no lists": (lambda d: replace(d, units={"lost": 3}), "units.lost in the manifest must be a list"),
-    "half a count": (lambda d: replace(d, most_confident=1.5), "a whole number from 1 or null, got 1.5"),
-    "an unknown engine": (lambda d: replace(d, engine="oracle"), "'oracle', which does not exist"),
+    "half a count": (lambda d: replace(d, rows=ChosenRows(1.5, "content")), "a whole number from 1, got 1.5"),
+    "an unknown engine": (lambda d: replace(d, engine="oracle"), "'oracle', which does not exist there"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", DECLARATIONS)
 def test_a_declaration_that_is_not_the_protocol_s_is_refused(name, certs):
     change, told = DECLARATIONS[name]
-    declared = change(certs.manifest.modes)
-    first = check_integrity(Certificates(certs.table, certs.protocol, replace(certs.manifest, modes=declared)))[0]
+    declared = change(certs.manifest.blocks["modes"])
+    first = check_integrity(Certificates(certs.table, certs.protocol, declare(certs.manifest, "modes", declared)))[0]
     assert not first.passed and told in first.detail
 
 
@@ -444,8 +435,8 @@ def test_fewer_modes_than_were_assessed_have_other_digests(certs, case_and_proto
 
 
 def test_an_engine_that_cannot_have_answered_is_refused(certs, case_and_protocol, rows):
-    declared = replace(certs.manifest.modes, engine="linear")
-    made = Certificates(certs.table, certs.protocol, replace(certs.manifest, modes=declared))
+    declared = replace(certs.manifest.blocks["modes"], engine="linear")
+    made = Certificates(certs.table, certs.protocol, declare(certs.manifest, "modes", declared))
     result = verify(made, case_and_protocol[0].model, rows)
     assert failed(result) == ["modes"] and "can never have read this model" in str(result)
 
@@ -475,14 +466,16 @@ def test_the_author_cannot_choose_which_rows_are_assessed(case_and_protocol, row
     """Claims may be off by rounding, which changes their digests; other confident rows than those drawn are refused."""
     case, protocol = case_and_protocol
     some = fg.audit(case.model, rows, protocol, modes=3)
-    declared = some.modes_declaration
+    declared = some.manifest.blocks["modes"]
     confident = np.flatnonzero(some.table.column("confidence").to_numpy() >= 0.9).tolist()
-    others = [i for i in confident if some.table.column("id")[i].as_py() not in some.modes_ids][: len(some.modes_ids)]
+    others = [i for i in confident if some.table.column("id")[i].as_py() not in some.ids_of_block("modes")][
+        : len(some.ids_of_block("modes"))
+    ]
     order = declared.choice(protocol).order(some.table.take(pa.array(others)))
     places = [others[i] for i in order]
-    bound = bind(Model.wrap(case.model), rows, protocol).take(places)
-    block = modes_of_rows(bound, protocol, declared, some.table.column("margin").to_numpy()[places])
-    forged = fg.audit(case.model, rows, protocol).with_modes(block, declared)
+    whole = fg.audit(case.model, rows, protocol, modes=True)
+    block = whole.block_table("modes").take(pa.array(places))
+    forged = fg.audit(case.model, rows, protocol).with_block("modes", declared, block)
     assert all(check.passed for check in check_integrity(forged))
     result = verify(forged, case.model, rows)
     assert failed(result) == [

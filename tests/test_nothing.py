@@ -64,7 +64,7 @@ def test_a_table_of_nominal_fields_is_audited_and_verified_whatever_the_model(ki
     model = one_hot(MODELS[kind]()).fit(X, y)
     protocol = fg.Protocol.fit(model, X)
     audit = fg.audit(model, X[:40], protocol, modes=True, intervals=True)
-    assert audit.manifest.modes.units["noisy"] == []
+    assert audit.manifest.blocks["modes"].units["noisy"] == []
     assert fg.verify(audit, model, X[:40])
     losses = fg.assess_modes(model, X[:40], protocol)
     assert losses["noisy"].drop.shape == (40, 0) and (losses["noisy"].exposure == 0).all()
@@ -79,7 +79,7 @@ def test_nominal_fields_with_gaps_are_audited_and_checked(kind, bank):
     model = one_hot(MODELS[kind]()).fit(X[:700], y[:700])
     protocol = fg.Protocol.fit(model, X[:700])
     certs = fg.audit(model, X[700:], protocol, modes=True)
-    assert certs.manifest.modes.units["noisy"] == [] and (certs.modes["noisy"].exposure == 0.0).all()
+    assert certs.manifest.blocks["modes"].units["noisy"] == [] and (certs.modes["noisy"].exposure == 0.0).all()
     assert fg.verify(certs, model, X[700:])
     guard = fg.Guard(model, protocol)
     decisions = [guard.check(row).decision for row in X[700:710].to_dict("records")]

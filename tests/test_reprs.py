@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from block_tables import put_block
 from sklearn.tree import DecisionTreeClassifier
 
 import fragility as fg
@@ -25,7 +26,7 @@ def results(tmp_path_factory):
     certs = fg.audit(model, rows, protocol, rates=0.1, modes=True, intervals=True)
     labels = fg.label_brittle(model, rows, protocol)
     compared = fg.compare_baselines(model, rows, protocol, certificates=certs)
-    certs = certs.with_baselines(compared)
+    certs = put_block(certs, compared)
     folder = certs.save(tmp_path_factory.mktemp("reprs") / "audit")
     gate = fg.Gate((fg.Rule(measure="exposure", at_most=0.9),))
     lost = fg.assess_reliability(model, rows, protocol, 0.1)

@@ -11,20 +11,19 @@ import joblib
 import numpy as np
 import pandas as pd
 import pytest
+from block_tables import put_block, save_in_parts
 from command_line import run
 from pipelines import Case, fitted
 
 import fragility as fg
 from fragility.auditing import files as stream_module
 from fragility.audits.comparison import compare_audits
-from fragility.audits.folder import write_folder
-from fragility.audits.parts import cut
 from fragility.base.errors import CertificateError, DataError
 from fragility.cli import tables
 from fragility.cli.tables import labels_of, open_data
 from fragility.report import verify_command
 
-audit_files = partial(fg.audit_files, other_baselines=False)  # their tests are in test_dependence
+audit_files = partial(fg.audit_files, baselines=False)  # their tests are in test_dependence
 pytest.importorskip("numba")
 ROWS, PART = 90, 40
 WAYS = {"lattice": {"lattice": True}, "rates": {"rates": 0.05}}
@@ -68,7 +67,7 @@ def test_the_block_of_files_is_the_block_in_memory_byte_for_byte(case, tmp_path,
     assert content(stored.folder) == content(whole.save(tmp_path / "memory"))
     parts = audit_files(case.model, source, protocol, tmp_path / "parts", part_rows=PART, **WAYS[way])
     assert len(parts.part_names) == 3
-    assert parts.manifest.lattice == whole.manifest.lattice
+    assert parts.manifest.blocks["lattice"] == whole.manifest.blocks["lattice"]
     found = fg.Certificates.load(parts.folder).table
     if whole.engine == "blackbox":  # a network without torch: its last digits depend on how many rows are asked at once
         exact = ["id", "digest", "lattice_digest"]
@@ -97,8 +96,8 @@ def test_a_block_forged_in_a_later_part_is_found(trees, tmp_path) -> None:
     assert block is not None and block.failure_probability is not None
     likely = np.where(np.arange(ROWS) == 60, 0.999, block.failure_probability)
     lie = replace(block, failure_probability=likely, failure_low=likely, failure_high=likely)
-    forged = certs.with_lattice(lie, certs.lattice_declaration)
-    write_folder(tmp_path / "forged", {"certificates": cut(forged.table, PART)}, protocol, forged.manifest)
+    forged = put_block(certs, lie, certs.manifest.blocks["lattice"])
+    save_in_parts(forged, tmp_path / "forged", PART)
     found = fg.verify(tmp_path / "forged", trees.model, rows)
     assert [check.name for check in found.checks if not check.passed] == ["lattice"]
     assert {difference.row for difference in found.checks[-1].differences} == {60}
@@ -109,7 +108,7 @@ def test_a_stored_audit_tells_the_block_as_its_certificates_do(trees, tmp_path) 
     rows_of(trees, source)
     stored = audit_files(trees.model, source, declared(trees), tmp_path / "files", rates=0.05, part_rows=PART)
     certs = fg.Certificates.load(stored.folder)
-    assert stored.lattice_declaration == certs.lattice_declaration is not None
+    assert stored.manifest.blocks["lattice"] == certs.manifest.blocks["lattice"] is not None
     assert stored.by_id(57) == certs.by_id(57) and stored.by_id(57).failure_probability is not None
     worst = stored.most_fragile(5, min_confidence=0.0, by="failure_probability")
     assert worst.table.equals(certs.most_fragile(5, min_confidence=0.0, by="failure_probability").table)
@@ -163,7 +162,7 @@ def test_the_protocols_signature_goes_with_files_as_in_memory(trees, tmp_path) -
     assert stored.take([3]).save(tmp_path / "few").is_dir()
     fg.sign(stored.folder, tmp_path / "key")
     assert fg.verify_signature(stored.folder, public)
-    assert list(stored.manifest.to_dict())[-5:] == ["lattice", "modes", "intervals", "baselines", "protocol_signature"]
+    assert list(stored.manifest.to_dict())[-3:] == ["claims", "blocks", "protocol_signature"]
     with pytest.raises(CertificateError, match="signs the protocol"):
         other = fg.Protocol.fit(trees.model, trees.X_train, depth=2)
         audit_files(trees.model, source, other, tmp_path / "other", protocol_signature=envelope)

@@ -56,15 +56,15 @@ def content(folder: Path) -> dict[str, bytes]:
 def test_files_give_the_bytes_of_an_audit_in_memory(case, rows, protocol, table, tmp_path, wanted, intervals):
     certs = fg.audit(case.model, rows, protocol, modes=wanted, intervals=intervals)
     certs.save(tmp_path / "memory")
-    options = {"modes": wanted, "intervals": intervals, "other_baselines": False}
+    options = {"modes": wanted, "intervals": intervals, "baselines": False}
     fg.audit_files(case.model, table, protocol, tmp_path / "files", **options)
     assert content(tmp_path / "files") == content(tmp_path / "memory")
     cut = fg.audit_files(case.model, table, protocol, tmp_path / "cut", part_rows=40, **options)
-    assert cut.manifest == certs.manifest and cut.modes_ids == certs.modes_ids
+    assert cut.manifest == certs.manifest and cut.ids_of_block("modes") == certs.ids_of_block("modes")
     assert fg.Certificates.load(cut.folder).table == certs.table
     assert len(list(cut.folder.glob("modes-*.parquet"))) == (1 if wanted == 7 else 3)
     assert len(list(cut.folder.glob("intervals-*.parquet"))) == (1 if intervals == 5 else 3)
-    assert cut.intervals_ids == certs.intervals_ids
+    assert cut.ids_of_block("intervals") == certs.ids_of_block("intervals")
     assert fg.verify(cut.folder, case.model, rows).complete
 
 
@@ -76,7 +76,7 @@ def test_the_size_of_the_parts_changes_no_block(case, rows, protocol, tmp_path_f
     certs = fg.audit(case.model, rows, protocol, modes=count, intervals=count, lattice=False)
     stored = fg.audit_files(
         case.model, folder / "rows.csv", protocol, folder / "audit", part_rows=part_rows, modes=count, intervals=count,
-        lattice=False, other_baselines=False,
+        lattice=False, baselines=False,
     )  # fmt: skip
     assert stored.manifest == certs.manifest
     assert fg.Certificates.load(folder / "audit").table == certs.table
@@ -116,8 +116,8 @@ def test_a_summary_has_its_block_too(case, rows, protocol, table, tmp_path):
     both = {"modes": True, "intervals": ["age"]}
     certs = fg.audit(case.model, rows, protocol, **both)
     stored = fg.audit_files(case.model, table, protocol, tmp_path / "audit", claims="summary", **both)
-    assert stored.manifest.modes_root_digest == certs.manifest.modes_root_digest
-    assert stored.manifest.intervals_root_digest == certs.manifest.intervals_root_digest
+    assert stored.manifest.blocks["modes"].root_digest == certs.manifest.blocks["modes"].root_digest
+    assert stored.manifest.blocks["intervals"].root_digest == certs.manifest.blocks["intervals"].root_digest
     assert fg.verify(stored, case.model, rows).complete
     assert stored.certificate(3).modes == certs[3].modes and stored.certificate(3).intervals == certs[3].intervals
 
@@ -127,14 +127,20 @@ def test_a_cluster_s_table_has_the_blocks_of_every_row(case, rows, protocol):
     given = pa.Table.from_pandas(rows.assign(key=range(len(rows))), preserve_index=False)
     options = {"engine": "auto", "claims": "full", "byte_budget": 1 << 26, "in_folder": False}
     made = TableAuditor.prepare(
-        case.model, given, protocol, "key", None, modes=["lost"], intervals=["age", "purpose"], **options
+        case.model,
+        given,
+        protocol,
+        "key",
+        None,
+        wanted={"modes": ["lost"], "intervals": ["age", "purpose"]},
+        **options,
     )
     found = made(given.slice(20, 30))
     assert found.equals(certs.table.slice(20, 30).combine_chunks()) and found.schema == made.schema(pa.int64())
     assert made(given.slice(0, 0)).schema == found.schema
     for name in ("modes", "intervals"):
         with pytest.raises(DataError, match=f"{name}=7 chooses among all rows, and only an audit with out sees them"):
-            TableAuditor.prepare(case.model, given, protocol, "key", None, **{name: 7}, **options)
+            TableAuditor.prepare(case.model, given, protocol, "key", None, wanted={name: 7}, **options)
 
 
 def test_modes_of_other_rows_are_refused(case, protocol, table, tmp_path):
@@ -142,11 +148,11 @@ def test_modes_of_other_rows_are_refused(case, protocol, table, tmp_path):
     first, second = sorted(folder.glob("modes-*.parquet"))
     document = json.loads((folder / "manifest.json").read_text())
     from fragility.audits.manifest import manifest_text
-    from fragility.audits.parts import encode_part, part_name
+    from fragility.audits.parts import encode_block, part_name
     from fragility.base.canonical import digest_bytes
 
     table_of_first = pq.read_table(second)
-    data = encode_part(table_of_first)
+    data = encode_block(table_of_first)
     name = part_name(0, data, "modes")
     (folder / name).write_bytes(data)
     document["files"] = {
@@ -184,10 +190,11 @@ def test_the_command_assesses_some_confident_rows_and_says_so(files, tmp_path):
     done = run(*audit_with(files, tmp_path / "audit"))
     assert done.code == 0, done.err
     audit = fg.open_audit(tmp_path / "audit")
-    assert audit.manifest.modes.most_confident == 2000 and 0 < len(audit.modes_ids) < ROWS
-    told = f"failure modes lost, wrong and noisy of {len(audit.modes_ids)} confident predictions; --modes assesses"
+    assert audit.manifest.blocks["modes"].rows.most == 2000 and 0 < len(audit.ids_of_block("modes")) < ROWS
+    count = len(audit.ids_of_block("modes"))
+    told = f"failure modes lost, wrong and noisy of {count} confident predictions; --modes assesses"
     assert told in " ".join(done.out.split())
-    shown = run("show", tmp_path / "audit", "--row", audit.modes_ids[0])
+    shown = run("show", tmp_path / "audit", "--row", audit.ids_of_block("modes")[0])
     assert "exposure to wrong values" in shown.out and "exposure to noisy values" in shown.out
     best = run("show", tmp_path / "audit", "--score", "wrong", "-n", "3")
     assert best.code == 0 and "if wrong" in best.out
@@ -202,25 +209,29 @@ def test_the_command_finds_stability_intervals(files, tmp_path):
     options = ("--modes", "none", "--lattice", "none", "--other-baselines", "none")
     done = run(*audit_with(files, tmp_path / "audit", "--intervals", "5", *options))
     audit = fg.open_audit(tmp_path / "audit")
-    assert done.code == 0 and audit.manifest.intervals.most_exposed == 5 and len(audit.intervals_ids) == 5
+    assert (
+        done.code == 0
+        and audit.manifest.blocks["intervals"].rows.most == 5
+        and len(audit.ids_of_block("intervals")) == 5
+    )
     told = "stability intervals of 20 fields of 5 confident predictions; --intervals all finds every one"
     assert told in " ".join(done.out.split())
-    shown = run("show", tmp_path / "audit", "--row", audit.intervals_ids[0])
-    for sentence in audit.by_id(audit.intervals_ids[0]).interval_sentences():
+    shown = run("show", tmp_path / "audit", "--row", audit.ids_of_block("intervals")[0])
+    for sentence in audit.by_id(audit.ids_of_block("intervals")[0]).interval_sentences():
         assert " ".join(sentence.split()) in " ".join(shown.out.split())
     done = run(*audit_with(files, tmp_path / "all", "--intervals", "all", "--engine", "blackbox", *options))
     assert done.code == 0 and f"stability intervals of 20 fields of all {ROWS} predictions" in done.out
-    assert fg.open_audit(tmp_path / "all").manifest.intervals.engine == "blackbox"
+    assert fg.open_audit(tmp_path / "all").manifest.blocks["intervals"].engine == "blackbox"
     assert "stability intervals are tried at the values of the catalogue: up to" in " ".join(done.err.split())
 
 
 def test_the_command_assesses_every_row_or_none(files, tmp_path):
     done = run(*audit_with(files, tmp_path / "all", "--modes", "all"))
     assert done.code == 0 and f"of all {ROWS} predictions" in done.out
-    assert fg.open_audit(tmp_path / "all").manifest.modes.most_confident is None
+    assert fg.open_audit(tmp_path / "all").manifest.blocks["modes"].rows is None
     done = run(*audit_with(files, tmp_path / "none", "--modes", "none"))
     assert done.code == 0 and "failure modes" not in done.out
-    assert fg.open_audit(tmp_path / "none").manifest.modes is None
+    assert "modes" not in fg.open_audit(tmp_path / "none").manifest.blocks
     told = refuse("show", tmp_path / "none", "--score", "wrong")
     assert "do not say what the failure mode 'wrong' costs: audit with --modes" in told
 
@@ -238,7 +249,7 @@ def test_a_protocol_without_modes_is_audited_without_them(case, files, tmp_path)
     words = [tmp_path / "plain.json" if word == files / "protocol.json" else word for word in audit_with(files, "")]
     words[words.index("")] = tmp_path / "audit"
     assert run(*words).code == 0
-    assert fg.open_audit(tmp_path / "audit").manifest.modes is None
+    assert "modes" not in fg.open_audit(tmp_path / "audit").manifest.blocks
     assert "declares no failure modes" in refuse(*words, "--overwrite", "--modes", "all")
 
 

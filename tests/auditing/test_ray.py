@@ -49,7 +49,7 @@ def test_two_workers_write_the_folder_of_one_process(ray, small, tmp_path):
 @pytest.mark.slow  # Spark shares the code, and is asked for every change
 @pytest.mark.parametrize("modes", [True, 9])
 def test_two_workers_write_the_modes_of_one_process(ray, small, tmp_path, modes):
-    options = {**small.options, "modes": modes, "intervals": modes, "other_baselines": False}
+    options = {**small.options, "modes": modes, "intervals": modes, "baselines": False}
     fg.audit_files(small.model, small.file, small.protocol, tmp_path / "one", **options)
     fg.audit_files(small.model, small.file, small.protocol, tmp_path / "two", workers=RayWorkers(2), **options)
     assert content(tmp_path / "two") == content(tmp_path / "one")

@@ -59,7 +59,7 @@ def test_a_dataframe_in_any_order_gives_the_folder_of_sorted_rows(spark, small, 
 
 
 def test_two_cores_write_the_modes_of_one_process(spark, small, tmp_path):
-    options = {**small.options, "modes": True, "intervals": 9, "other_baselines": False}
+    options = {**small.options, "modes": True, "intervals": 9, "baselines": False}
     fg.audit_files(small.model, small.file, small.protocol, tmp_path / "one", **options)
     fg.audit_files(small.model, small.file, small.protocol, tmp_path / "two", workers=SparkWorkers(2), **options)
     assert content(tmp_path / "two") == content(tmp_path / "one")

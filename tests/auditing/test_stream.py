@@ -32,7 +32,7 @@ from fragility.base import files
 from fragility.base.errors import CertificateError, DataError, ModelError, VerificationError
 from fragility.verification.outcome import Verification
 
-audit_files = partial(fg.audit_files, other_baselines=False)  # their tests are in test_dependence
+audit_files = partial(fg.audit_files, baselines=False)  # their tests are in test_dependence
 KINDS = ("parquet", "csv", "csv.gz", "feather", "stream.arrow")
 
 

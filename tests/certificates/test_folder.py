@@ -16,14 +16,15 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from block_tables import save_in_parts
 from pipelines import fitted
 
 from fragility.auditing.pipeline import audit
 from fragility.audits import Certificates
-from fragility.audits.folder import check_writable_folder, write_folder
+from fragility.audits.folder import check_writable_folder
 from fragility.audits.integrity import check_integrity
 from fragility.audits.manifest import manifest_text
-from fragility.audits.parts import cut, encode_part
+from fragility.audits.parts import encode_part
 from fragility.base import files
 from fragility.base.errors import CertificateError
 from fragility.base.files import open_regular, parse_json, replacing, write_text
@@ -396,7 +397,7 @@ def test_a_reader_finds_the_new_audit_where_the_old_one_goes(certs: Certificates
 
 
 def test_an_audit_in_several_parts_is_read_as_one(certs: Certificates, tmp_path) -> None:
-    target = write_folder(tmp_path / "a", {"certificates": cut(certs.table, 5)}, certs.protocol, certs.manifest)
+    target = save_in_parts(certs, tmp_path / "a", 5)
     parts = sorted(path.name for path in target.glob("certificates-*"))
     assert [name.split("-")[1] for name in parts] == ["00000", "00001", "00002"]
     assert Certificates.load(target).table.equals(certs.table) and is_whole(target)
@@ -404,7 +405,7 @@ def test_an_audit_in_several_parts_is_read_as_one(certs: Certificates, tmp_path)
     files = list(document["files"].items())
     for wrong in ([files[1], files[0], *files[2:]], [files[0], *files[2:]], files[:-1], files[-1:]):
         (target / "manifest.json").write_text(manifest_text({**document, "files": dict(wrong)}))
-        with pytest.raises(CertificateError, match=r"parts of the certificates in order, from 00000, then the modes"):
+        with pytest.raises(CertificateError, match=r"parts of the certificates in order, from 00000, then the tables"):
             Certificates.load(target)
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import naive_lattice
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+from block_tables import forge_folder, set_cell
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pipelines import fitted
@@ -21,16 +21,15 @@ from pipelines import fitted
 import fragility as fg
 from fragility.audits.integrity import check_integrity
 from fragility.audits.manifest import manifest_text
-from fragility.audits.parts import beside_name, encode_part
-from fragility.base.canonical import digest_bytes
 from fragility.base.errors import CertificateError, EngineError
 from fragility.blocks.choice import RowChoice
 from fragility.blocks.lattice import making as _lattice
 from fragility.blocks.lattice import values as lattice
+from fragility.blocks.lattice.values import LatticeOfRow
 from fragility.pages.terms import NOT_SEARCHED
 from fragility.pages.wording import ONE_WAY
 
-audit_files = partial(fg.audit_files, other_baselines=False)  # their tests are in test_dependence
+audit_files = partial(fg.audit_files, baselines=False)  # their tests are in test_dependence
 pytest.importorskip("numba")
 FEW = 7
 
@@ -66,20 +65,23 @@ def in_rows(certs: fg.Certificates) -> list[dict[str, Any]]:
 
 def test_the_most_exposed_confident_rows_are_searched_by_default(case, protocol, rows, few):
     certs = fg.audit(case.model, rows, protocol)
-    assert certs.manifest.lattice.most_exposed == FEW
-    assert certs.searched_ids == naive_lattice.most_exposed(in_rows(certs), FEW)
-    chosen = set(certs.searched_ids)
+    assert certs.manifest.blocks["lattice"].rows.most == FEW
+    assert certs.ids_of_block("lattice") == naive_lattice.most_exposed(in_rows(certs), FEW)
+    chosen = set(certs.ids_of_block("lattice"))
     every = fg.audit(case.model, rows, protocol, lattice=True)
     for own, full in zip(certs, every, strict=True):
         if own.id in chosen:
-            assert (own.smallest_set, own.lattice_digest) == (full.smallest_set, full.lattice_digest)
+            assert (own.smallest_set, own.block_digests.get("lattice")) == (
+                full.smallest_set,
+                full.block_digests.get("lattice"),
+            )
             assert own.smallest() == full.smallest()
         else:
-            assert own.smallest_state == NOT_SEARCHED == own.smallest() and own.lattice_digest is None
+            assert own.smallest_state == NOT_SEARCHED == own.smallest() and own.block_digests.get("lattice") is None
             assert (own.smallest_size, own.smallest_set, own.smallest_count) == (None, (), None)
     assert [cert.smallest_state != NOT_SEARCHED for cert in certs.most_fragile(FEW)] == [True] * FEW
     assert certs.summary()["searched"].count == FEW and every.summary()["searched"].count == 90
-    assert fg.audit(case.model, rows, protocol, lattice=False).searched_ids == []
+    assert fg.audit(case.model, rows, protocol, lattice=False).ids_of_block("lattice") == []
 
 
 @settings(max_examples=60, deadline=None)
@@ -104,18 +106,18 @@ def test_the_choice_equals_its_slow_twin(data):
 
 
 def test_black_boxes_are_searched_only_on_request(case, protocol, rows):
-    assert fg.audit(case.model, rows[:5], protocol, engine="blackbox").manifest.lattice is None
+    assert "lattice" not in fg.audit(case.model, rows[:5], protocol, engine="blackbox").manifest.blocks
 
 
 def test_without_confident_rows_nothing_is_searched(case, protocol, rows, tmp_path):
     unsure = case.model.predict_proba(rows).max(axis=1) < 0.9
     certs = fg.audit(case.model, rows[unsure], protocol)
-    assert certs.searched_ids == [] and certs.manifest.lattice.most_exposed == 1000
+    assert certs.ids_of_block("lattice") == [] and certs.manifest.blocks["lattice"].rows.most == 1000
     rows[unsure].to_parquet(tmp_path / "rows.parquet")
     stored = audit_files(case.model, tmp_path / "rows.parquet", protocol, tmp_path / "stored", part_rows=10)
-    assert stored.manifest.lattice == certs.manifest.lattice
+    assert stored.manifest.blocks["lattice"] == certs.manifest.blocks["lattice"]
     result = fg.verify(tmp_path / "stored", case.model, rows[unsure])
-    assert result.complete and "none of these rows was searched" in str(result)
+    assert result.complete and "none of these rows has the lattice block" in str(result)
 
 
 def test_an_engine_that_gives_up_costs_no_audit(case, protocol, rows, monkeypatch):
@@ -124,7 +126,7 @@ def test_an_engine_that_gives_up_costs_no_audit(case, protocol, rows, monkeypatc
 
     monkeypatch.setattr(_lattice, "find_failing_sets", gives_up)
     with pytest.warns(UserWarning, match="smallest failing sets were not searched: it does not agree"):
-        assert fg.audit(case.model, rows[:9], protocol).manifest.lattice is None
+        assert "lattice" not in fg.audit(case.model, rows[:9], protocol).manifest.blocks
 
 
 # --- however it was audited ---------------------------------------------------------------------------------
@@ -142,10 +144,10 @@ def test_parts_and_resumed_parts_give_the_bytes_of_an_audit_in_memory(
     data = tmp_path / f"rows.{kind}"
     rows.to_parquet(data) if kind == "parquet" else rows.to_csv(data, index=False)
     certs = fg.audit(case.model, rows, protocol)
-    expected = next(d for name, d in files_of(certs.save(tmp_path / "a")).items() if name.startswith("searched-"))
+    expected = next(d for name, d in files_of(certs.save(tmp_path / "a")).items() if name.startswith("lattice-"))
     for part_rows in (1, 13, 90):
         stored = audit_files(case.model, data, protocol, tmp_path / f"b{part_rows}", part_rows=part_rows)
-        assert stored.manifest == certs.manifest and stored.searched_ids == certs.searched_ids
+        assert stored.manifest == certs.manifest and stored.ids_of_block("lattice") == certs.ids_of_block("lattice")
         assert expected in files_of(tmp_path / f"b{part_rows}").values()
     assert files_of(tmp_path / "b90") == files_of(tmp_path / "a")
 
@@ -164,7 +166,9 @@ def test_parts_and_resumed_parts_give_the_bytes_of_an_audit_in_memory(
     monkeypatch.setattr(stream.Journal, "write", whole)
     audit_files(case.model, data, protocol, tmp_path / "c", part_rows=20, resume=True)
     plain = audit_files(case.model, data, protocol, tmp_path / "d", part_rows=20)
-    assert files_of(tmp_path / "c") == files_of(tmp_path / "d") and plain.searched_ids == certs.searched_ids
+    assert files_of(tmp_path / "c") == files_of(tmp_path / "d") and plain.ids_of_block("lattice") == certs.ids_of_block(
+        "lattice"
+    )
 
 
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -173,8 +177,8 @@ def test_the_rows_order_changes_no_search(case, protocol, rows, data):
     some = rows.iloc[data.draw(st.permutations(range(30)))[: data.draw(st.integers(1, 30))]]
     turned = some.iloc[::-1]
     one, other = (fg.audit(case.model, which, protocol) for which in (some, turned))
-    assert one.searched_ids == other.searched_ids
-    assert one.manifest.lattice == other.manifest.lattice
+    assert one.ids_of_block("lattice") == other.ids_of_block("lattice")
+    assert one.manifest.blocks["lattice"] == other.manifest.blocks["lattice"]
 
 
 def test_a_selection_keeps_what_was_searched_of_it(case, protocol, rows, few, tmp_path):
@@ -183,7 +187,7 @@ def test_a_selection_keeps_what_was_searched_of_it(case, protocol, rows, few, tm
     some = certs.take([*range(0, 90, 3)])
     for chosen in (top, some):
         again = fg.Certificates.load(chosen.save(tmp_path / "s"))
-        assert again.table.equals(chosen.table) and again.searched_ids == chosen.searched_ids
+        assert again.table.equals(chosen.table) and again.ids_of_block("lattice") == chosen.ids_of_block("lattice")
         assert fg.verify(tmp_path / "s", case.model, rows)
         shutil.rmtree(tmp_path / "s")
 
@@ -192,7 +196,7 @@ def test_summaries_have_it_too(case, protocol, rows, few, tmp_path):
     rows.to_parquet(tmp_path / "rows.parquet")
     stored = audit_files(case.model, tmp_path / "rows.parquet", protocol, tmp_path / "s", claims="summary")
     certs = fg.audit(case.model, rows, protocol)
-    assert stored.manifest.lattice == certs.manifest.lattice
+    assert stored.manifest.blocks["lattice"] == certs.manifest.blocks["lattice"]
     assert fg.verify(tmp_path / "s", case.model, rows).complete
 
 
@@ -213,15 +217,13 @@ def test_no_sentence_promises_more_than_was_searched(case, protocol, rows, few):
 
 def test_a_smaller_known_set_is_in_the_sentence(case, protocol, rows):
     cert = fg.audit(case.model, rows[:1], protocol)[0]
-    holds = replace(
-        cert, flipped=False, flip_budget=5, smallest_state="minimum", smallest_size=2, smallest_set=("age", "job")
-    )
+    holds = replace(cert, flipped=False, flip_budget=5, blocks={"lattice": LatticeOfRow("minimum", 2, ("age", "job"))})
     assert "but without age (→ typical) and job (→ typical) it flips, which the path of 4 removals" in holds.sentence()
     assert "it flips, which the path of 4 removals does not show" in holds.sentence()
     flips = replace(holds, flipped=True, flip_budget=3, path=("a", "b", "c", "d"))
     text = flips.sentence()
     assert "without a, b and c it flips" in text and "the loss of age (→ typical) and job (→ typical) is enough" in text
-    black_box = replace(flips, smallest_state=None, smallest_size=None, smallest_set=None)
+    black_box = replace(flips, blocks={})
     assert black_box.sentence().endswith(f"; {ONE_WAY}, and fewer groups may be enough")
 
 
@@ -230,23 +232,7 @@ def test_a_smaller_known_set_is_in_the_sentence(case, protocol, rows):
 
 def forge(folder: Path, change) -> None:
     """Replace the table of searched rows, and make manifest and root agree with it again."""
-    from fragility.base.canonical import combine_digests
-    from fragility.blocks.claims import digest_from_text
-
-    document = json.loads((folder / "manifest.json").read_text())
-    name = next(name for name in document["files"] if name.startswith("searched-"))
-    table = change(pq.read_table(folder / name))
-    data = encode_part(table)
-    new = beside_name("searched", data)
-    (folder / name).unlink()
-    (folder / new).write_bytes(data)
-    document["files"] = {
-        (new if own == name else own): (digest_bytes(data) if own == name else digest)
-        for own, digest in document["files"].items()
-    }
-    digests = [digest_from_text(text) for text in table.column("lattice_digest").drop_null().to_pylist()]
-    document["lattice"]["root_digest"] = combine_digests(digests)
-    (folder / "manifest.json").write_text(manifest_text(document))
+    forge_folder(folder, "lattice", change)
 
 
 @pytest.fixture
@@ -254,26 +240,19 @@ def saved(case, protocol, rows, few, tmp_path) -> Path:
     return fg.audit(case.model, rows, protocol).save(tmp_path / "audit")
 
 
-def set_cell(table: pa.Table, name: str, value: object, row: int = 0) -> pa.Table:
-    values = table.column(name).to_pylist()
-    values[row] = value
-    kind = table.schema.field(name)
-    return table.set_column(table.column_names.index(name), kind, pa.array(values, type=kind.type))
-
-
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (lambda t: t.slice(1), r"rows searched are not the most exposed .* without row"),
-        (lambda t: t.take([1, 0, *range(2, FEW)]), "rows searched are not the most exposed .* in another order"),
-        (lambda t: set_cell(t, "id", 10_000), "rows searched are not the most exposed .* without row"),
+        (lambda t: t.slice(1), r"searched rows are not the most exposed .* without row"),
+        (lambda t: t.take([1, 0, *range(2, FEW)]), "searched rows are not the most exposed .* in another order"),
+        (lambda t: set_cell(t, "id", 10_000), "searched rows are not the most exposed .* without row"),
         (
             lambda t: pa.concat_tables([t, set_cell(t.slice(0, 1), "id", 10_000)]),
             "has 8 rows, and 7 are declared at most",
         ),
         (lambda t: set_cell(t, "id", t.column("id")[1].as_py()), "names a row twice"),
-        (lambda t: set_cell(t, "lattice_digest", None), "a row without a digest"),
-        (lambda t: set_cell(t, "smallest_state", NOT_SEARCHED), "says 'not searched'"),
+        (lambda t: set_cell(t, "digest", None), "a row without a digest"),
+        (lambda t: set_cell(t, "smallest_state", NOT_SEARCHED), "'not searched', which the manifest does not declare"),
         (lambda t: t.drop_columns(["smallest_count"]), "must have the columns id, smallest_state"),
         (lambda t: t.set_column(0, "id", t.column("id").cast(pa.string())), "ids of type string, not int64"),
     ],
@@ -288,23 +267,11 @@ def test_another_choice_of_rows_is_found_without_the_model(saved, change, told):
 
 
 def test_a_false_claim_is_found(saved, case, rows, protocol):
-    from fragility.blocks.claims import digest_text
-    from fragility.blocks.lattice.values import lattice_claims_of, lattice_context, lattice_digests
-
-    stored = fg.open_audit(saved)
-    declared = stored.lattice_declaration
-    assert declared is not None
-
     def change(table: pa.Table) -> pa.Table:
         proved = next(i for i, s in enumerate(table.column("smallest_state").to_pylist()) if s == "minimum")
-        table = set_cell(table, "smallest_count", 1 + table.column("smallest_count")[proved].as_py(), proved)
-        claims = lattice_claims_of(table, declared, protocol)
-        model = stored.manifest.model
-        context = lattice_context(stored.manifest.protocol_digest, model.fingerprint, model.classes, declared)
-        digests = lattice_digests(claims, context)
-        return set_cell(table, "lattice_digest", digest_text(digests[proved]), proved)
+        return set_cell(table, "smallest_count", 1 + table.column("smallest_count")[proved].as_py(), proved)
 
-    forge(saved, change)
+    forge_folder(saved, "lattice", change, rehash=True)
     assert all(check.passed for check in check_integrity(saved))
     result = fg.verify(saved, case.model, rows)
     assert not result and [check.name for check in result.checks if not check.passed] == ["lattice"]
@@ -313,10 +280,10 @@ def test_a_false_claim_is_found(saved, case, rows, protocol):
 
 def test_another_number_of_rows_is_not_the_format_s(saved):
     document = json.loads((saved / "manifest.json").read_text())
-    document["lattice"]["most_exposed"] = 3
+    document["blocks"]["lattice"]["rows"]["most"] = 3
     (saved / "manifest.json").write_text(manifest_text(document))
     (check, *_) = check_integrity(saved)
-    assert not check.passed and "lattice.most_exposed in the manifest must be 7, got 3" in check.detail
+    assert not check.passed and "blocks.lattice.rows.most in the manifest must be 7, got 3" in check.detail
 
 
 def test_the_manifest_names_the_table_in_its_place(saved):
@@ -326,15 +293,15 @@ def test_the_manifest_names_the_table_in_its_place(saved):
         (saved / "manifest.json").write_text(manifest_text({**document, "files": dict(wrong)}))
         with pytest.raises(
             CertificateError,
-            match="the table of searched rows if only some were, that of the modes",
+            match="the tables of each block in order",
         ):
             fg.open_audit(saved)
 
 
 def test_a_lost_table_is_named(saved):
     stored = fg.open_audit(saved)
-    next(saved.glob("searched-*")).unlink()
-    with pytest.raises(CertificateError, match=r"is incomplete: searched-\w+\.parquet is missing"):
+    next(saved.glob("lattice-*")).unlink()
+    with pytest.raises(CertificateError, match=r"is incomplete: lattice-\w+\.parquet is missing"):
         stored.most_fragile(2)
-    with pytest.raises(CertificateError, match=r"is incomplete: searched-\w+\.parquet is missing"):
+    with pytest.raises(CertificateError, match=r"is incomplete: lattice-\w+\.parquet is missing"):
         fg.Certificates.load(saved)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
+from block_tables import save_in_parts
 from pipelines import fitted
 
 import fragility as fg
 from fragility.audits import Certificates, StoredAudit
-from fragility.audits.folder import write_folder
-from fragility.audits.parts import cut
 from fragility.base.errors import CertificateError
-from fragility.blocks.lattice.values import split_block
 
 
 @pytest.fixture(scope="module")
@@ -23,12 +21,7 @@ def certs() -> Certificates:
 
 @pytest.fixture
 def stored(certs: Certificates, tmp_path) -> StoredAudit:
-    table, searched = split_block(certs.table, certs.lattice_declaration, certs.protocol)
-    beside = {"searched": searched}
-    folder = write_folder(
-        tmp_path / "a", {"certificates": cut(table, 25)}, certs.protocol, certs.manifest, beside=beside
-    )
-    return fg.open_audit(folder)
+    return fg.open_audit(save_in_parts(certs, tmp_path / "a", 25))
 
 
 def test_it_is_the_same_audit(certs: Certificates, stored: StoredAudit) -> None:

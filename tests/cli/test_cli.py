@@ -170,10 +170,12 @@ def test_the_most_exposed_rows_are_searched_unless_said_otherwise(made, tmp_path
     assert done.code == 0, done.err
     certs = fg.Certificates.load(tmp_path / "a")
     confident = int((certs.claims.confidence >= 0.9).sum())
-    assert len(certs.searched_ids) == (confident if searched is None else searched)
+    assert len(certs.ids_of_block("lattice")) == (confident if searched is None else searched)
     which = "the predictions" if words else f"the {confident} most exposed confident predictions"
     assert (f"smallest failing sets of {which}: for " in done.out) == (words != ["--lattice", "none"])
-    assert ("smallest failing set" in run("show", tmp_path / "a", "--row", certs[0].id).out) == bool(certs.searched_ids)
+    assert ("smallest failing set" in run("show", tmp_path / "a", "--row", certs[0].id).out) == bool(
+        certs.ids_of_block("lattice")
+    )
 
 
 def test_the_finding_is_computed_under_other_baselines_unless_said_otherwise(made, tmp_path):

@@ -130,4 +130,4 @@ def test_audits_with_and_without_a_block_compare(folder, tmp_path):
     done = run("report", tmp_path / "plain", tmp_path / "sets", tmp_path / "log")
     assert done.code == 0 and "decisions expected to be lost" in " ".join(done.out.split())
     assert "audit with --rates to have it" in refuse("show", tmp_path / "sets", "--score", "failure_probability")
-    assert fg.Certificates.load(tmp_path / "log").manifest.lattice.events
+    assert fg.Certificates.load(tmp_path / "log").manifest.blocks["lattice"].events

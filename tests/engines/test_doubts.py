@@ -320,7 +320,7 @@ def test_parts_of_any_size_write_the_same_bytes(tmp_path, part_rows):
         stored = fg.audit_files(
             *(case.model, tmp_path / "rows.parquet", case.protocol, tmp_path / "a"),
             part_rows=part_rows,
-            other_baselines=False,
+            baselines=False,
         )
     whole = audited(case, rows)
     assert stored.manifest.engine == whole.manifest.engine
@@ -412,7 +412,7 @@ def test_lattice_blocks_of_odd_rows_are_the_model_s(family):
     few = Case(case.model, case.protocol, case.ordinary[:20], case.odd[::3], case.engine)
     rows = mixed(few, 17)
     told, asked = (audited(few, rows, rates=0.1, engine=engine) for engine in ("auto", "blackbox"))
-    assert told.manifest.lattice.engine == case.engine
+    assert told.manifest.blocks["lattice"].engine == case.engine
     assert told.table.column("lattice_digest") == asked.table.column("lattice_digest")
     result = fg.verify(told, few.model, rows, progress=False)
     assert result.complete, str(result)

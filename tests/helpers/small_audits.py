@@ -9,8 +9,8 @@ import pyarrow as pa
 from sklearn.linear_model import LogisticRegression
 
 import fragility as fg
-from fragility.audits import BaselineComparison, Manifest, ModesDeclaration
-from fragility.blocks.lattice.values import LatticeDeclaration
+from fragility.audits import BaselineComparison, Manifest
+from fragility.blocks.block import AuditBlock
 
 FIELDS = ("income", "debt", "age", "tenure", "visits", "region")
 WEIGHTS = {
@@ -75,12 +75,8 @@ class InParts:
         return self.manifest.claims
 
     @property
-    def lattice_declaration(self) -> LatticeDeclaration | None:
-        return self.manifest.lattice
-
-    @property
-    def modes_declaration(self) -> ModesDeclaration | None:
-        return self.manifest.modes
+    def blocks(self) -> dict[str, AuditBlock]:
+        return self.certs.blocks
 
     @property
     def protocol(self) -> fg.Protocol:

@@ -51,7 +51,7 @@ def test_metrics_are_counted_from_the_certificates(tracking, certs, case) -> Non
     found = read_run(tracking, fg.log_audit(certs, stress=stress, min_confidence=CONFIDENT)).metrics
     every = [certs[place] for place in range(len(certs))]
     sure = [cert for cert in every if cert.confidence >= CONFIDENT]
-    modes = dict(zip(certs.modes_ids, certs.modes["wrong"].exposure.tolist(), strict=True))
+    modes = dict(zip(certs.ids_of_block("modes"), certs.modes["wrong"].exposure.tolist(), strict=True))
     lost = certs.table.column("failure_probability").to_pylist()
     wanted = {
         "flips_after_one": naive_share([(cert.smallest_size or 99) <= 1 for cert in sure]),

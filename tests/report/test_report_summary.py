@@ -10,12 +10,14 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pytest
+from block_tables import declare, put_block
 from small_audits import InParts, declared_model, small_audit, small_labels, whole_numbers
 
 import fragility as fg
 from fragility.analysis.policy import fit_rule
-from fragility.audits import BaselineComparison, LatticeDeclaration
+from fragility.audits import BaselineComparison
 from fragility.base.errors import DataError
+from fragility.blocks.lattice.values import LatticeDeclaration
 from fragility.report.inputs import count_found
 from fragility.report.summary import AuditNumbers
 
@@ -141,7 +143,7 @@ def searched(certs: fg.Certificates, *, exact: bool) -> fg.Certificates:
         table = table.append_column(name, values)
     rates = {name: 0.05 for name in certs.protocol.group_names}
     declared = LatticeDeclaration(engine="trees", max_size=3, budget=10_000, width=8, rates=rates)
-    return fg.Certificates(table, certs.protocol, replace(certs.manifest, lattice=declared))
+    return fg.Certificates(table, certs.protocol, declare(certs.manifest, "lattice", declared))
 
 
 @pytest.mark.parametrize("exact", [True, False])
@@ -252,7 +254,7 @@ def with_baselines(early: dict[str, int | None], rows: int = 100) -> fg.Certific
         column = f"flip_budget_{name}"
         place = table.column_names.index(column)
         table = table.set_column(place, column, pa.array(budgets, type=pa.int32()))
-    return certs.with_baselines(BaselineComparison(table, found.baselines, found.depth))
+    return put_block(certs, BaselineComparison(table, found.baselines, found.depth))
 
 
 def test_the_finding_under_other_baselines_is_told() -> None:

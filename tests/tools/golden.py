@@ -69,9 +69,7 @@ def fit_protocol(model: Any, training: Any, space: str, threshold: float | None)
 
 def audit_in_memory(model: Any, rows: Any, protocol: Any, blocks: dict[str, Any], folder: Path) -> Any:
     fg = library()
-    certificates = fg.audit(model, rows, protocol, progress=False, **blocks)
-    comparison = fg.compare_baselines(model, rows, protocol, certificates=certificates)
-    certificates = certificates.with_baselines(comparison)
+    certificates = fg.audit(model, rows, protocol, progress=False, baselines=True, **blocks)
     certificates.save(folder)
     return certificates
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from fragility.auditing.certifying import PartAuditor, TracedRows
-from fragility.auditing.pipeline import FEW_ROWS, Blocks, add_blocks, certify_rows, finish_few
+from fragility.auditing.pipeline import FEW_ROWS, add_blocks, certify_rows, finish_few
 from fragility.audits import Certificates
 from fragility.base.arrays import DEFAULT_BYTE_BUDGET
 from fragility.base.errors import DataError, EvidenceError, FragilityError, ModelError, ProtocolError
-from fragility.blocks.intervals.making import WantedIntervals
-from fragility.blocks.modes import WantedModes
+from fragility.blocks.all import want_none
+from fragility.blocks.block import Requests
+from fragility.blocks.requests import Wanted
 from fragility.engines.choice import choose_oracle
 from fragility.engines.engine import Engine
 from fragility.engines.oracle import CheckedOracle, Oracle, make_oracle
@@ -93,8 +94,8 @@ class Auditor:
         byte_budget: int = DEFAULT_BYTE_BUDGET,
         lattice: bool | None = False,
         rates: Any = None,
-        modes: WantedModes = None,
-        intervals: WantedIntervals = None,
+        modes: Wanted = None,
+        intervals: Wanted = None,
     ) -> None:
         if not isinstance(protocol, Protocol):
             raise ProtocolError(
@@ -103,7 +104,9 @@ class Auditor:
             )
         self._model = Model.wrap(model)
         self._protocol = protocol
-        self._wanted = Blocks(engine, lattice, rates, modes, intervals)
+        self._engine = engine
+        blocks = {"lattice": lattice, "rates": rates, "modes": modes, "intervals": intervals, "baselines": False}
+        self._blocks: Requests = blocks
         self._byte_budget = byte_budget
         self._space = protocol.evidence
         self._reads_codes = False  # of categories, and not their values
@@ -138,7 +141,7 @@ class Auditor:
 
         Where the first rows certified make the auditor ready, it is the engine that was asked for until then.
         """
-        return self._wanted.engine if self._parts is None else self._parts.engine
+        return self._engine if self._parts is None else self._parts.engine
 
     def certify(self, rows: Any, ids: Any = None) -> Certificates:
         """Return one certificate for each row, the same as :func:`audit` makes.
@@ -207,7 +210,7 @@ class Auditor:
         """
         form = self._form_of(rows)
         if form is None:
-            return choose_oracle(rows, self._wanted.engine)
+            return choose_oracle(rows, self._engine)
         return make_oracle(form.engine, rows)
 
     # --- made ready ---------------------------------------------------------------------------------------
@@ -247,7 +250,7 @@ class Auditor:
 
     def _make_ready(self, rows: EvidenceRows) -> PartAuditor:
         """Take the decisions that hold for all rows, by the first ones."""
-        auditor = PartAuditor.of(rows, self._protocol, self._wanted.engine, self._byte_budget)
+        auditor = PartAuditor.of(rows, self._protocol, self._engine, self._byte_budget)
         self._parts = auditor
         form = self._add_form(rows)
         one = rows.between(0, 1)
@@ -288,7 +291,7 @@ class Auditor:
 
     def _certify_few(self, rebound: Rebound, form: _Form) -> Certificates:
         assert self._parts is not None
-        if form.engine is not None and self._wanted.none:
+        if form.engine is not None and want_none(self._blocks):
             trace = CheckedOracle(form.engine, rebound.rows).trace_undecided(self._protocol, rebound.decide)
             if trace is not None:
                 return finish_few(self._parts, TracedRows(rebound.rows, trace))
@@ -304,7 +307,7 @@ class Auditor:
         if form is not None:
             assert self._parts is not None
             return self._certify_bound(self._parts, rows, form.engine)
-        auditor = PartAuditor.of(rows, self._protocol, self._wanted.engine, self._byte_budget)
+        auditor = PartAuditor.of(rows, self._protocol, self._engine, self._byte_budget)
         certs = self._certify_bound(auditor, rows)
         if self._parts is not None and (auditor.model.link, auditor.native) == (
             self._parts.model.link,
@@ -314,7 +317,8 @@ class Auditor:
         return certs
 
     def _certify_bound(self, auditor: PartAuditor, rows: EvidenceRows, engine: Engine | None = None) -> Certificates:
-        return add_blocks(certify_rows(auditor, rows, False, engine), auditor, rows, self._wanted, False)
+        ready = auditor.with_blocks(self._blocks, rows, self._engine)
+        return add_blocks(certify_rows(auditor, rows, False, engine), ready, rows, False)
 
 
 def _count_rows(given: Any) -> int:

@@ -6,29 +6,30 @@ repeats none of the decisions. A row's certificate does not depend on the rows i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from fragility.audits import IntervalsDeclaration, LatticeDeclaration, Manifest, ModesDeclaration
+from fragility.audits import Manifest
 from fragility.audits.manifest import CLAIM, LIMITS, AuditedModel, AuditedRows, EngineUse, Tolerance
 from fragility.base.arrays import DEFAULT_BYTE_BUDGET
-from fragility.base.errors import Advice, DataError, EngineError, ModelError
+from fragility.base.errors import Advice, DataError, EngineError, FragilityWarning, ModelError
 from fragility.base.libraries import library_versions
-from fragility.blocks.claims import EXTENTS, FORMAT, Extent, claims_from, context_digest, table_of
+from fragility.base.progress import Report
+from fragility.blocks.all import BLOCKS, NO_BLOCKS, declare_blocks, place_blocks
+from fragility.blocks.block import AuditBlock, Declaration, Requests
+from fragility.blocks.claims import EXTENTS, FORMAT, Claims, Extent, claims_from, context_digest, table_of
 from fragility.blocks.claims import row_digests as claim_digests
-from fragility.blocks.intervals.making import WantedIntervals, declare_intervals, intervals_block
-from fragility.blocks.intervals.values import IntervalsClaims, intervals_context, with_intervals
-from fragility.blocks.lattice.making import declare_lattice, lattice_of_rows
-from fragility.blocks.lattice.values import LatticeClaims, lattice_context, with_block
-from fragility.blocks.modes import ModesClaims, WantedModes, declare_modes, modes_context, modes_of_rows, with_modes
 from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.choice import choose_engine, refusal
 from fragility.engines.engine import Engine
 from fragility.engines.oracle import make_oracle
+from fragility.engines.run import Run
 from fragility.engines.trace import HandedOver, Progress, Trace
 from fragility.evidence import EvidenceRows
 from fragility.models import Model
@@ -36,13 +37,12 @@ from fragility.protocol import Protocol, bind
 
 
 class TracedRows(NamedTuple):
-    """Rows, what the engine observed of them, and those of their blocks that every row has."""
+    """Rows, what the engine observed of them, and the columns of those blocks that every row has."""
 
     rows: EvidenceRows
     trace: Trace
-    block: LatticeClaims | None = None
-    modes: ModesClaims | None = None
-    intervals: IntervalsClaims | None = None
+    claims: Claims | None = None  # where blocks needed them
+    blocks: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,8 +51,7 @@ class CertifiedPart:
 
     table: pa.Table  # in the format's columns, digests included
     digests: bytes  # of the claims, 32 bytes per row
-    beside: dict[str, pa.Table]  # ids and blocks in tables of their own, by name, where every row has one
-    block_digests: bytes  # of the lattice block, then of each block beside: 32 bytes per row and block
+    blocks: dict[str, pa.Table]  # tables of those blocks that every row has, by name
     evaluations: int
     handed_over: HandedOver
 
@@ -70,10 +69,8 @@ class PartAuditor:
     native: type[Engine] | None  # None: the black box
     byte_budget: int = DEFAULT_BYTE_BUDGET
     extent: Extent = "full"
-    lattice: LatticeDeclaration | None = None  # how the lattice block is searched; None: there is no block
-    other_baselines: bool = False  # whether the finding is computed again under other baselines
-    modes: ModesDeclaration | None = None  # how the modes block is made; None: there is no block
-    intervals: IntervalsDeclaration | None = None  # the same of the intervals block
+    declared: Mapping[str, Declaration] = field(default_factory=dict)  # of the blocks to make, by name
+    by_default: frozenset[str] = frozenset()  # blocks that nobody asked for, which may be left out if they fail
 
     @classmethod
     def of(
@@ -98,11 +95,7 @@ class PartAuditor:
         engine: str = "auto",
         claims: Extent = "full",
         byte_budget: int = DEFAULT_BYTE_BUDGET,
-        lattice: bool | None = None,
-        rates: Any = None,
-        other_baselines: bool = False,
-        modes: WantedModes = None,
-        intervals: WantedIntervals = None,
+        wanted: Requests = NO_BLOCKS,
     ) -> PartAuditor:
         """Return an auditor of parts, made ready on ``X``, the first rows to audit.
 
@@ -112,16 +105,21 @@ class PartAuditor:
         if claims not in EXTENTS:
             raise DataError(f"claims must be one of {', '.join(EXTENTS)}, got {claims!r}")
         rows = bind(Model.wrap(model), X, protocol, ids)
-        auditor = replace(
-            cls.of(rows, protocol, engine, byte_budget),
-            extent=claims,
-            lattice=declare_lattice(rows, protocol, engine, rates, lattice),
-            other_baselines=other_baselines and bool(protocol.alternatives),
-            modes=declare_modes(rows, protocol, engine, modes),
-            intervals=declare_intervals(rows, protocol, engine, intervals),
-        )
+        auditor = replace(cls.of(rows, protocol, engine, byte_budget), extent=claims)
+        auditor = auditor.with_blocks(wanted, rows, engine)
         assert auditor.context  # computed here, so that it travels with a pickled auditor
         return auditor
+
+    def with_blocks(self, wanted: Requests, rows: EvidenceRows, engine: str) -> PartAuditor:
+        """Return the auditor with the blocks that are wanted; rows: the first of the audit; engine: as asked for."""
+        declared = declare_blocks(wanted, rows, self.protocol, Run(engine, self.byte_budget, False))
+        asked = {name for name in declared if BLOCKS[name].is_asked(wanted)}
+        return replace(self, declared=declared, by_default=frozenset(declared) - asked)
+
+    @cached_property
+    def blocks(self) -> dict[str, AuditBlock]:
+        """The blocks to make, by name."""
+        return place_blocks(self.declared, self.protocol, self.model.fingerprint, self.model.classes)
 
     @cached_property
     def context(self) -> bytes:
@@ -174,53 +172,39 @@ class PartAuditor:
     def trace_part(self, X: Any, ids: Sequence[Any] | None = None) -> TracedRows:
         """Return what is observed of raw rows: the first half of their audit, which uses every core."""
         rows = self.bind(X, ids)
-        trace, block, modes, intervals = self.trace(rows), None, None, None
-        if self.lattice is not None and not self.lattice.is_partial:
-            block = lattice_of_rows(rows, self.protocol, self.lattice, self.byte_budget)
-        if self.modes is not None and not self.modes.is_partial:
-            modes = modes_of_rows(rows, self.protocol, self.modes, trace.margin, self.byte_budget)
-        if self.intervals is not None and not self.intervals.is_partial:
-            intervals = intervals_block(rows, self.protocol, self.intervals, self.byte_budget)
-        return TracedRows(rows, trace, block, modes, intervals)
+        trace, whole = self.trace(rows), [own for own in self.blocks.values() if not own.declared.is_partial]
+        if not whole:
+            return TracedRows(rows, trace)
+        claims, run = claims_from(trace, rows, self.protocol), Run(byte_budget=self.byte_budget, progress=False)
+        return TracedRows(rows, trace, claims, {own.name: own.compute(rows, claims, run) for own in whole})
 
     def certify(self, traced: TracedRows) -> CertifiedPart:
         """Return the certificates of traced rows: the second half, which asks no model and may run in a thread."""
-        rows, trace, block, modes, intervals = traced
-        claims = claims_from(trace, rows, self.protocol)
+        rows, trace = traced.rows, traced.trace
+        claims = claims_from(trace, rows, self.protocol) if traced.claims is None else traced.claims
         digests = claim_digests(claims, self.context, self.protocol.resolution)
         table = table_of(claims, digests, self.protocol, self.model.classes, extent=self.extent)
-        block_digests, beside = list[bytes](), dict[str, pa.Table]()
-        if block is not None:
-            table, block_digests = self.add_block(table, block)
-        if modes is not None:
-            beside["modes"], own = self.add_modes(table.select(["id"]), modes)
-            block_digests += own
-        if intervals is not None:
-            beside["intervals"], own = self.add_intervals(table.select(["id"]), intervals)
-            block_digests += own
-        handed_over = HandedOver.of(trace, rows.ids)
-        return CertifiedPart(table, b"".join(digests), beside, b"".join(block_digests), trace.evaluations, handed_over)
+        ids = table.column("id").combine_chunks()
+        blocks = {name: self.blocks[name].tabulate(ids, values) for name, values in traced.blocks.items()}
+        return CertifiedPart(table, b"".join(digests), blocks, trace.evaluations, HandedOver.of(trace, rows.ids))
 
-    def add_block(self, table: pa.Table, block: LatticeClaims) -> tuple[pa.Table, list[bytes]]:
-        """Return a table of ids with the columns of a lattice block, and the digest of each row's block."""
-        assert self.lattice is not None
-        model = self.model
-        context = lattice_context(self.protocol.digest, model.fingerprint, model.classes, self.lattice)
-        return with_block(table, block, self.lattice, context, self.protocol)
+    def make_block(
+        self, name: str, claims: pa.Table, bind_rows: Callable[[], EvidenceRows], progress: bool | Report | None = False
+    ) -> pa.Table | None:
+        """Return the table of a block of some rows; None, with a warning, if nobody asked for it and it fails.
 
-    def add_modes(self, table: pa.Table, block: ModesClaims) -> tuple[pa.Table, list[bytes]]:
-        """Return a table of ids with the columns of a modes block, and the digest of each row's block."""
-        assert self.modes is not None
-        model = self.model
-        context = modes_context(self.protocol.digest, model.fingerprint, model.classes, self.modes)
-        return with_modes(table, block, self.modes, context, self.protocol.resolution)
-
-    def add_intervals(self, table: pa.Table, block: IntervalsClaims) -> tuple[pa.Table, list[bytes]]:
-        """Return a table of ids with the columns of an intervals block, and the digest of each row's block."""
-        assert self.intervals is not None
-        model = self.model
-        context = intervals_context(self.protocol.digest, model.fingerprint, model.classes, self.intervals)
-        return with_intervals(table, block, self.intervals, context)
+        claims: those of the rows that blocks are made from. bind_rows: what returns the rows, if there are any.
+        """
+        own, ids = self.blocks[name], claims.column("id").combine_chunks()
+        run = Run(byte_budget=self.byte_budget, progress=progress)
+        caught, told = own.kind.gives_up if own.kind.gives_up and name in self.by_default else ((), "")
+        if not len(ids):
+            return own.tabulate(ids, {column.name: [] for column in own.columns})
+        try:
+            return own.tabulate(ids, own.compute(bind_rows(), claims, run))
+        except caught as error:
+            warnings.warn(FragilityWarning(told, error), stacklevel=3)
+            return None
 
     def manifest(self, rows: AuditedRows, root_digest: str, evaluations: int, handed_over: int) -> Manifest:
         """Return the manifest of an audit; handed_over: rows for which the model was asked instead of the engine."""

@@ -18,12 +18,10 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import fs as arrow_fs
 
-from fragility.auditing.baselines import compare_if_possible, stated_claims
 from fragility.auditing.certifying import PartAuditor, TracedRows
 from fragility.auditing.journal import RESUME, Journal, RunKey
 from fragility.auditing.parts import (
     FIRST_ROWS,
-    KEPT_CLAIMS,
     Choices,
     Failure,
     Keeper,
@@ -37,27 +35,20 @@ from fragility.auditing.parts import (
     name_rows_in_errors,
 )
 from fragility.auditing.pipeline import run_pipeline
-from fragility.audits import (
-    BaselineComparison,
-    IntervalsDeclaration,
-    LatticeDeclaration,
-    ModesDeclaration,
-    StoredAudit,
-)
+from fragility.audits import StoredAudit
 from fragility.audits.folder import commit, read_protocol_signature, remove_unnamed, writing_into
 from fragility.audits.integrity import check_integrity
-from fragility.audits.manifest import BLOCKS, AuditedRows, ComparedBaselines
+from fragility.audits.manifest import AuditedRows
 from fragility.audits.parts import PART_ROWS, read_columns
 from fragility.base.arrays import DEFAULT_BYTE_BUDGET
 from fragility.base.canonical import DIGEST_BYTES, combine_digests, digest_bytes
 from fragility.base.errors import CertificateError, DataError, FragilityError
 from fragility.base.ids import KEY_BYTES, SeenIds
 from fragility.base.progress import Report, progress_bar
+from fragility.blocks.all import BLOCKS, list_claims
+from fragility.blocks.block import DIGEST, Declaration
 from fragility.blocks.claims import Extent
-from fragility.blocks.intervals.making import WantedIntervals, intervals_block, no_intervals
-from fragility.blocks.lattice.making import no_lattice, search_most_exposed
-from fragility.blocks.lattice.values import LatticeClaims
-from fragility.blocks.modes import WantedModes, modes_of_rows, no_modes
+from fragility.blocks.requests import Wanted
 from fragility.engines.trace import HandedOver, Progress
 from fragility.protocol import Protocol
 from fragility.tables.formats import CsvFormat
@@ -81,9 +72,9 @@ def audit_files(
     byte_budget: int = DEFAULT_BYTE_BUDGET,
     lattice: bool | None = None,
     rates: Any = None,
-    other_baselines: bool = True,
-    modes: WantedModes = None,
-    intervals: WantedIntervals = None,
+    modes: Wanted = None,
+    intervals: Wanted = None,
+    baselines: bool | None = None,
     protocol_signature: str | os.PathLike[str] | None = None,
     csv: CsvFormat | None = None,
     filesystem: arrow_fs.FileSystem | None = None,
@@ -92,8 +83,8 @@ def audit_files(
 ) -> StoredAudit:
     """Audit the rows of files, however many, and write one certificate for each row to a folder.
 
-    The folder is the same, byte by byte, as :func:`audit`, :meth:`Certificates.with_baselines` and
-    :meth:`Certificates.save` write for rows that fit into memory. Whatever interrupts the audit, the parts finished by
+    The folder is the same, byte by byte, as :func:`audit` with ``baselines=None`` and :meth:`Certificates.save` write
+    for rows that fit into memory. Whatever interrupts the audit, the parts finished by
     then are kept, and ``resume=True`` goes on from there to the same bytes.
 
     Parameters
@@ -124,10 +115,11 @@ def audit_files(
         Rows of a part, which is what is held in memory at a time and what an interruption can lose.
     byte_budget, lattice, rates
         As in :func:`audit`.
-    other_baselines : bool, default=True
-        Compute the finding again under other baselines, as :func:`compare_baselines` does and at its cost.
     modes, intervals : bool, int or sequence of str, optional
         As in :func:`audit`. A number of confident rows costs as much however many rows there are.
+    baselines : bool, optional
+        Whether to compute the finding again under other baselines, as :func:`compare_baselines` does and at its cost;
+        by default if that can be done.
     protocol_signature : path, optional
         The envelope that :func:`sign` wrote for the protocol file before the audit; it is kept with the certificates.
     csv : CsvFormat, optional
@@ -200,11 +192,7 @@ def audit_files(
             engine=engine,
             claims=claims,
             byte_budget=byte_budget,
-            lattice=lattice,
-            rates=rates,
-            other_baselines=other_baselines,
-            modes=modes,
-            intervals=intervals,
+            wanted={"lattice": lattice, "rates": rates, "modes": modes, "intervals": intervals, "baselines": baselines},
         )
     with writing_into(out, patience=0.0) as (folder, alone), progress_bar("auditing", progress) as report:
         journal, maker = Journal(folder), PartMaker(auditor, found)
@@ -243,20 +231,20 @@ def _list_tasks(
     auditor: PartAuditor, source: RowSource, journal: Journal, part_rows: int, *, by_workers: bool
 ) -> Iterator[Task]:
     """Yield the parts of the input; workers read Parquet files themselves, other files can only be read in order."""
-    total, keeps = source.count, bool(Choices.of(auditor))
+    total, keeps, names = source.count, bool(Choices.of(auditor)), list_claims()
     parts: Iterator[RawPart | Callable[[RowSource], RawPart]] = source.parts(part_rows)
     if by_workers and total is not None:
         starts = range(0, total, part_rows)
         parts = (partial(RowSource.span, start=start, rows=min(part_rows, total - start)) for start in starts)
     for place, part in enumerate(parts):
         known = journal.record(place)
-        claims = read_columns(journal.read_part(known), KEPT_CLAIMS).select(KEPT_CLAIMS) if known and keeps else None
+        claims = read_columns(journal.read_part(known), names).select(names) if known and keeps else None
         yield Task(place, part, known, claims)
 
 
 def _run_key(auditor: PartAuditor, source: RowSource, part_rows: int) -> RunKey:
     """Return what must be the same in a run that continues the parts of this one."""
-    csv, lattice, modes, intervals = source.tables.csv, auditor.lattice, auditor.modes, auditor.intervals
+    csv, declared = source.tables.csv, {name: own.to_dict() for name, own in auditor.declared.items()}
     columns = [
         *(source.id_column, source.target, source.chosen.start, source.chosen.stop),
         *(csv.separator, csv.encoding, csv.decimal, *source.drop),
@@ -269,10 +257,7 @@ def _run_key(auditor: PartAuditor, source: RowSource, part_rows: int) -> RunKey:
         "versions": (auditor.versions, "other versions of the libraries"),
         "part_rows": (part_rows, "parts of another size"),
         "claims": (auditor.extent, "another extent of claims"),
-        "lattice": (lattice and lattice.to_dict(), "another lattice block, or other rates of failure"),
-        "modes": (modes and modes.to_dict(), "another choice of failure modes"),
-        "intervals": (intervals and intervals.to_dict(), "another choice of stability intervals"),
-        "other_baselines": (auditor.other_baselines, "another choice about other baselines"),
+        **{name: (declared.get(name), f"other choices about the {name} block") for name in BLOCKS},
         "columns": (columns, "other id, label or row options"),
         "input": ([[file.name, file.size] for file in source.files], "other input files"),
     }
@@ -286,10 +271,7 @@ def _is_finished(folder: Path, auditor: PartAuditor, source: RowSource, part_row
     said = found.manifest
     if (
         found.extent != auditor.extent
-        or said.lattice != auditor.lattice
-        or said.modes != auditor.modes
-        or said.intervals != auditor.intervals
-        or (found.baselines is not None) != auditor.other_baselines
+        or {name: own.without_root() for name, own in said.blocks.items()} != dict(auditor.declared)
         or said.protocol_signature != (None if envelope is None else digest_bytes(envelope))
         or len(found.part_names) != math.ceil(len(found) / part_rows)
     ):
@@ -297,8 +279,7 @@ def _is_finished(folder: Path, auditor: PartAuditor, source: RowSource, part_row
     digests = b"".join(input_digests_of(auditor, part) for part in source.parts(part_rows))
     rows = AuditedRows(combine_digests([digests]), len(digests) // DIGEST_BYTES)
     own = auditor.manifest(rows, said.root_digest, said.engine.evaluations, said.engine.blackbox_rows)
-    unlike: dict[str, Any] = {field: None for name in BLOCKS for field in (name, f"{name}_root_digest")}
-    return own == replace(said, **unlike, baselines=None, protocol_signature=None)
+    return own == replace(said.without_blocks(), protocol_signature=None)
 
 
 # --- the sink of parts --------------------------------------------------------------------------------------
@@ -359,101 +340,29 @@ class FolderSink:
         auditor, journal = self.auditor, self.journal
         records = [self.records[place] for place in range(len(self.records))]
         root, input_digest, *block_roots = journal.roots(records)
-        declared, assessed, sought, beside = auditor.lattice, auditor.modes, auditor.intervals, dict[str, pa.Table]()
-        blocks = {"lattice": declared, "modes": assessed, "intervals": sought}
-        whole = [name for name, own in blocks.items() if own and not own.is_partial]
-        roots = dict(zip(whole, block_roots, strict=True))
-        if declared is not None and declared.is_partial:
-            searched = self._search_exposed(declared)
-            if searched is None:
-                declared = None
-            else:
-                beside["searched"], roots["lattice"] = searched, declared.form.root(searched)
-        if assessed is not None and assessed.is_partial:
-            beside["modes"] = self._assess_modes(assessed)
-            roots["modes"] = assessed.form.root(beside["modes"])
-        if sought is not None and sought.is_partial:
-            beside["intervals"] = self._find_intervals(sought)
-            roots["intervals"] = sought.form.root(beside["intervals"])
-        compared = self._compare_baselines() if auditor.other_baselines else None
-        if compared is not None:
-            beside["baselines"] = compared.table
+        declared, made = dict[str, Declaration](), dict[str, list[pa.Table]]()
+        for name, own in auditor.blocks.items():
+            if not own.declared.is_partial:
+                declared[name] = replace(own.declared, root_digest=block_roots.pop(0))
+            elif (table := self.keeper.examine(name, partial(self._make_block, name))) is not None:
+                declared[name], made[name] = own.with_root(table.column(DIGEST).to_pylist()), [table]
         rows, evaluations = sum(record.rows for record in records), sum(record.evaluations for record in records)
         handed_over = HandedOver.join(record.handed_over for record in records)
         handed_over.warn(auditor.engine, rows)
         manifest = replace(
             auditor.manifest(AuditedRows(input_digest, rows), root, evaluations, handed_over.rows),
-            lattice=declared,
-            lattice_root_digest=roots.get("lattice"),
-            modes=assessed,
-            modes_root_digest=roots.get("modes"),
-            intervals=sought,
-            intervals_root_digest=roots.get("intervals"),
-            baselines=None if compared is None else ComparedBaselines(**compared.section()),
+            blocks=declared,
             protocol_signature=None if envelope is None else digest_bytes(envelope),
         )
-        commit(journal.target, journal.move_parts(records), auditor.protocol, manifest, envelope, beside)
+        commit(journal.target, journal.move_parts(records), made, auditor.protocol, manifest, envelope)
         journal.discard()
         if alone:
             remove_unnamed(journal.target)
 
-    def _search_exposed(self, declared: LatticeDeclaration) -> pa.Table | None:
-        """Return the ids and the lattice block of the most exposed rows; None if the engine gives up."""
-        auditor = self.auditor
-
-        def search(rows: KeptRows) -> pa.Table | None:
-            block: LatticeClaims | None = no_lattice(auditor.protocol)
-            if len(rows):
-                bound = auditor.bind(rows.frame, rows.ids, tried=True)
-                block = search_most_exposed(bound, auditor.protocol, declared, auditor.byte_budget)
-            return None if block is None else auditor.add_block(rows.claims.select(["id"]), block)[0]
-
-        return self.keeper.examine("searched", search)
-
-    def _assess_modes(self, declared: ModesDeclaration) -> pa.Table:
-        """Return the ids and the modes block of the chosen confident rows."""
-        auditor = self.auditor
-
-        def assess(rows: KeptRows) -> pa.Table:
-            block = no_modes(declared)
-            if len(rows):
-                bound, margin = auditor.bind(rows.frame, rows.ids, tried=True), rows.claims.column("margin").to_numpy()
-                block = modes_of_rows(bound, auditor.protocol, declared, margin, auditor.byte_budget)
-            return auditor.add_modes(rows.claims.select(["id"]), block)[0]
-
-        found = self.keeper.examine("modes", assess)
-        assert found is not None  # nothing gives up
-        return found
-
-    def _find_intervals(self, declared: IntervalsDeclaration) -> pa.Table:
-        """Return the ids and the intervals block of the chosen confident rows."""
-        auditor = self.auditor
-
-        def find(rows: KeptRows) -> pa.Table:
-            block = no_intervals(declared)
-            if len(rows):
-                bound = auditor.bind(rows.frame, rows.ids, tried=True)
-                block = intervals_block(bound, auditor.protocol, declared, auditor.byte_budget)
-            return auditor.add_intervals(rows.claims.select(["id"]), block)[0]
-
-        found = self.keeper.examine("intervals", find)
-        assert found is not None  # nothing gives up
-        return found
-
-    def _compare_baselines(self) -> BaselineComparison | None:
-        """Return the confident rows under other baselines; None if there is nothing to compare, or one fails."""
-        auditor, protocol = self.auditor, self.auditor.protocol
-
-        def compare(rows: KeptRows) -> pa.Table | None:
-            if not len(rows):
-                return None
-            bound, own = auditor.bind(rows.frame, rows.ids, tried=True), stated_claims(rows.claims)
-            found = compare_if_possible(bound, protocol, own, auditor.engine, auditor.byte_budget)
-            return None if found is None else found.table
-
-        table = self.keeper.examine("baselines", compare)
-        baselines = (protocol.baseline, *protocol.alternatives)
-        return None if table is None else BaselineComparison(table.combine_chunks(), baselines, protocol.depth)
+    def _make_block(self, name: str, rows: KeptRows) -> pa.Table | None:
+        """Return the table of a block of chosen rows; None if nobody asked for it and it fails."""
+        bind_rows = partial(self.auditor.bind, rows.frame, rows.ids, tried=True)
+        return self.auditor.make_block(name, rows.claims, bind_rows)
 
 
 def write_table_parts(

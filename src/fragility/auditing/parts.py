@@ -17,22 +17,20 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from threadpoolctl import threadpool_limits
 
 from fragility.auditing.certifying import PartAuditor, TracedRows
-from fragility.audits.parts import encode_part, part_name
+from fragility.audits.parts import encode_block, encode_part, part_name
 from fragility.base.canonical import DIGEST_BYTES, combine_digests, digest_bytes
 from fragility.base.errors import ClusterError, DataError, FragilityError
 from fragility.base.ids import id_keys
-from fragility.blocks.baselines.comparison import COMPARED_CLAIMS, choose_compared
+from fragility.blocks.all import list_claims
+from fragility.blocks.block import DIGEST, Requests
 from fragility.blocks.choice import RowChoice, with_content
-from fragility.blocks.claims import Extent, schema_of
-from fragility.blocks.intervals.making import WantedIntervals
-from fragility.blocks.modes import WantedModes
+from fragility.blocks.claims import Extent, digest_from_text, schema_of
 from fragility.engines.trace import HandedOver
 from fragility.evidence.rows import Rows, content_keys, input_row_digests, read_rows
 from fragility.protocol import Protocol
@@ -40,7 +38,6 @@ from fragility.tables.sources import RawPart, RowSource
 
 FIRST_ROWS = 1024  # on which model and engine are made ready, whatever the size of the parts
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
-KEPT_CLAIMS = [*COMPARED_CLAIMS, "margin"]
 CONNECT_SECONDS = 10
 
 
@@ -53,7 +50,7 @@ class KeptRows:
 
     frame: pd.DataFrame
     ids: list[Any]
-    claims: pa.Table  # the columns KEPT_CLAIMS and CONTENT
+    claims: pa.Table  # the columns that blocks ask for, and CONTENT
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -66,30 +63,27 @@ class KeptRows:
 
 @dataclass(frozen=True)
 class Choices:
-    """Which rows are examined more closely at the end of an audit, by the table that they are in."""
+    """Which rows are examined more closely at the end of an audit, by the block that they have."""
 
-    by_table: dict[str, RowChoice]
+    by_block: dict[str, RowChoice]
 
     @classmethod
     def of(cls, auditor: PartAuditor) -> Choices:
         """Return the choices of an audit."""
-        protocol = auditor.protocol
-        declared = {"searched": auditor.lattice, "modes": auditor.modes, "intervals": auditor.intervals}
-        found = {name: own.choice(protocol) for name, own in declared.items() if own is not None}
-        found["baselines"] = choose_compared(protocol) if auditor.other_baselines else None
+        found = {name: own.choice for name, own in auditor.blocks.items()}
         return cls({name: choice for name, choice in found.items() if choice is not None})
 
     def __bool__(self) -> bool:
-        return bool(self.by_table)
+        return bool(self.by_block)
 
     def choose(self, name: str, claims: pa.Table) -> list[int]:
-        """Return the positions of the rows of a table, in its order."""
-        places: list[int] = self.by_table[name].choose(claims).tolist()
+        """Return the positions of the rows of a block, in its order."""
+        places: list[int] = self.by_block[name].choose(claims).tolist()
         return places
 
     def every(self, claims: pa.Table) -> list[int]:
         """Return the positions of all chosen rows, in their order."""
-        return sorted({place for name in self.by_table for place in self.choose(name, claims)})
+        return sorted({place for name in self.by_block for place in self.choose(name, claims)})
 
 
 @dataclass
@@ -115,7 +109,7 @@ class Keeper:
         self.parts = dict(_take_wanted(self.parts, wanted))
 
     def examine(self, name: str, examine: Callable[[KeptRows], pa.Table | None]) -> pa.Table | None:
-        """Examine the rows that are chosen for a table; return what is found, in its order, or None.
+        """Examine the rows that are chosen for a block; return what is found, in its order, or None.
 
         Rows of all parts whose fields have the same types are examined together: joining others would change their
         types. Without rows, ``examine`` is given none. If it returns None, so does this.
@@ -186,7 +180,7 @@ class Task:
     place: int
     rows: RawPart | Callable[[Any], RawPart]  # a function of the maker's source: the worker reads the rows itself
     known: PartRecord | None = None
-    known_claims: pa.Table | None = None  # the columns KEPT_CLAIMS of the finished part
+    known_claims: pa.Table | None = None  # those of the finished part that blocks ask for
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,9 +240,10 @@ class PartMaker:
             certified = auditor.certify(traced)
             inputs, claims = b"".join(input_row_digests(traced.rows.source)), certified.table
             input_digest, data = combine_digests([inputs]), encode_part(claims)
-            blocks = {kind: encode_part(table) for kind, table in certified.beside.items()}
+            blocks = {name: encode_block(table) for name, table in certified.blocks.items()}
             files = (data, *blocks.values())
-            digests = certified.digests + inputs + certified.block_digests
+            texts = (text for table in certified.blocks.values() for text in table.column(DIGEST).to_pylist())
+            digests = certified.digests + inputs + b"".join(map(digest_from_text, texts))
             record = PartRecord(
                 name=part_name(task.place, data),
                 digest=digest_bytes(data),
@@ -258,12 +253,12 @@ class PartMaker:
                 input_digest=input_digest,
                 digests_each=len(digests) // DIGEST_BYTES // len(part),
                 digests_digest=digest_bytes(digests),
-                beside={part_name(task.place, block, kind): digest_bytes(block) for kind, block in blocks.items()},
+                beside={part_name(task.place, block, name): digest_bytes(block) for name, block in blocks.items()},
             )
         kept, choices = None, Choices.of(auditor)
         if choices and claims is not None:
             contents = content_keys(read_part(auditor, part) if traced is None else traced.rows.source)
-            candidates = KeptRows(part.frame, part.ids, with_content(claims.select(KEPT_CLAIMS), contents))
+            candidates = KeptRows(part.frame, part.ids, with_content(claims.select(list_claims()), contents))
             kept = candidates.take(choices.every(candidates.claims))
         keys = b"" if part.numbered else id_keys(part.ids).tobytes()
         return MadePart(task.place, part.start, record, input_digest, files, digests, kept, keys)
@@ -348,19 +343,12 @@ class TableAuditor:
         engine: str,
         claims: Extent,
         byte_budget: int,
-        modes: WantedModes = None,
-        intervals: WantedIntervals = None,
+        wanted: Requests,
         in_folder: bool = True,
     ) -> TableAuditor:
         """Return the function, made ready on the first rows; in_folder: whether a whole folder will be written."""
         if not first.num_rows:
             raise DataError("there are no rows to audit; at least one was expected")
-        for name, wanted in {"modes": modes, "intervals": intervals}.items():
-            if not in_folder and isinstance(wanted, (int, np.integer)) and not isinstance(wanted, bool):
-                raise DataError(
-                    f"{name}={wanted} chooses among all rows, and only an audit with out sees them; give out, or "
-                    f"{name}=True"
-                )
         part = cut_ids(first, id_column, target)
         auditor = PartAuditor.prepare(
             model,
@@ -370,12 +358,17 @@ class TableAuditor:
             engine=engine,
             claims=claims,
             byte_budget=byte_budget,
-            lattice=None if in_folder else False,
-            other_baselines=in_folder,
-            modes=modes,
-            intervals=intervals,
+            wanted=wanted,
         )
-        return cls(auditor, id_column, target)
+        partial_ones = [name for name, own in auditor.declared.items() if own.is_partial and not in_folder]
+        for name in partial_ones:
+            if name not in auditor.by_default:
+                raise DataError(
+                    f"{name}={wanted[name]} chooses among all rows, and only an audit with out sees them; give out, or "
+                    f"{name}=True"
+                )
+        kept = {name: own for name, own in auditor.declared.items() if name not in partial_ones}
+        return cls(replace(auditor, declared=kept), id_column, target)
 
     def __call__(self, rows: pa.Table) -> pa.Table:
         if not rows.num_rows:
@@ -383,17 +376,15 @@ class TableAuditor:
         part = cut_ids(rows, self.id_column, self.target)
         certified = self.auditor.certify(self.auditor.trace_part(part.frame, part.ids))
         table = certified.table
-        for block in certified.beside.values():
-            for name in block.column_names[1:]:
-                table = table.append_column(block.schema.field(name), block.column(name))
+        for name, block in certified.blocks.items():
+            table = self.auditor.blocks[name].join(table, block)
         return table
 
     def schema(self, id_type: pa.DataType) -> pa.Schema:
         """Return the columns of the certificates of rows with ids of this type."""
         kept = pa.int64() if pa.types.is_integer(id_type) else pa.string()
         auditor = self.auditor
-        blocks = [declared.form.columns for declared in (auditor.modes, auditor.intervals) if declared is not None]
-        columns = [column for block in blocks for column in block]
+        columns = [column for own in auditor.blocks.values() for column in own.joined_columns]
         return schema_of(auditor.protocol, auditor.model.classes, kept, columns, extent=auditor.extent)
 
 

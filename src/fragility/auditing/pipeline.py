@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -21,9 +22,7 @@ from fragility.base.canonical import combine_digests, hashed_leaves
 from fragility.base.errors import ProtocolError
 from fragility.base.progress import progress_bar
 from fragility.blocks.choice import with_content
-from fragility.blocks.intervals.making import WantedIntervals, declare_intervals, intervals_block
-from fragility.blocks.lattice.making import declare_lattice, lattice_of_rows, search_most_exposed
-from fragility.blocks.modes import WantedModes, declare_modes, modes_of_rows
+from fragility.blocks.requests import Wanted
 from fragility.engines.engine import Engine
 from fragility.engines.trace import HandedOver, Progress
 from fragility.evidence import EvidenceRows
@@ -74,8 +73,9 @@ def audit(
     progress: bool | Progress | None = None,
     lattice: bool | None = None,
     rates: Any = None,
-    modes: WantedModes = None,
-    intervals: WantedIntervals = None,
+    modes: Wanted = None,
+    intervals: Wanted = None,
+    baselines: bool | None = False,
 ) -> Certificates:
     """Return one certificate for each row of ``X`` under ``protocol``.
 
@@ -112,6 +112,9 @@ def audit(
         Which stability intervals to find, as :func:`find_stability_intervals` does: True for those of all fields, or of
         some by name, for every row; a whole number for all fields of at most so many confident rows, the most exposed
         ones. By default none. The certificates then hold the values of these fields.
+    baselines : bool, optional
+        Whether to compute the finding again under other baselines, as :func:`compare_baselines` does and at its cost;
+        None if that can be done. By default it is not.
 
     Returns
     -------
@@ -149,9 +152,9 @@ def audit(
             "protocol = Protocol.fit(model, X_train), and call audit(model, X, protocol)"
         )
     rows = bind(Model.wrap(model), X, protocol, ids)
-    auditor = PartAuditor.of(rows, protocol, engine, byte_budget)
-    wanted = Blocks(engine, lattice, rates, modes, intervals)
-    return add_blocks(certify_rows(auditor, rows, progress), auditor, rows, wanted, progress)
+    wanted = {"lattice": lattice, "rates": rates, "modes": modes, "intervals": intervals, "baselines": baselines}
+    auditor = PartAuditor.of(rows, protocol, engine, byte_budget).with_blocks(wanted, rows, engine)
+    return add_blocks(certify_rows(auditor, rows, progress), auditor, rows, progress)
 
 
 # --- the pipeline in memory ---------------------------------------------------------------------------------
@@ -211,50 +214,19 @@ def _join_parts(
     return Certificates(table, auditor.protocol, auditor.manifest(audited, root, evaluations, handed_over.rows))
 
 
-class Blocks(NamedTuple):
-    """Which blocks certificates are to have, as :func:`audit` is told."""
-
-    engine: str = "auto"
-    lattice: bool | None = None
-    rates: Any = None
-    modes: WantedModes = None
-    intervals: WantedIntervals = None
-
-    @property
-    def none(self) -> bool:
-        """Whether there are none."""
-        return self.lattice is False and self.rates is None and not any((self.modes, self.intervals))
-
-
 def add_blocks(
-    certs: Certificates,
-    auditor: PartAuditor,
-    rows: EvidenceRows,
-    wanted: Blocks,
-    progress: bool | Progress | None = None,
+    certs: Certificates, auditor: PartAuditor, rows: EvidenceRows, progress: bool | Progress | None = None
 ) -> Certificates:
-    """Return certificates of bound rows with the blocks that are wanted."""
-    protocol, byte_budget, engine = auditor.protocol, auditor.byte_budget, wanted.engine
-    searched = declare_lattice(rows, protocol, engine, wanted.rates, wanted.lattice)
-    if searched is not None and (choice := searched.choice(protocol)) is None:
-        certs = certs.with_lattice(lattice_of_rows(rows, protocol, searched, byte_budget, progress), searched)
-    elif searched is not None and choice is not None:
-        chosen = rows.take(choice.choose(certs.table).tolist())
-        found = search_most_exposed(chosen, protocol, searched, byte_budget)
-        certs = certs if found is None else certs.with_lattice(found, searched)
-    assessed = declare_modes(rows, protocol, engine, wanted.modes)
-    if assessed is not None:
-        margin, own = certs.table.column("margin").to_numpy(), rows
-        if (choice := assessed.choice(protocol)) is not None:
-            places = choice.choose(with_content(certs.table, content_keys(rows.source)))
-            margin, own = margin[places], rows.take(places.tolist())
-        with progress_bar("failure modes", progress) as tell:
-            certs = certs.with_modes(modes_of_rows(own, protocol, assessed, margin, byte_budget, tell), assessed)
-    sought = declare_intervals(rows, protocol, engine, wanted.intervals)
-    if sought is not None:
-        own = rows
-        if (choice := sought.choice(protocol)) is not None:
-            own = rows.take(choice.choose(certs.table).tolist())
-        with progress_bar("stability intervals", progress) as tell:
-            certs = certs.with_intervals(intervals_block(own, protocol, sought, byte_budget, tell), sought)
+    """Return certificates of bound rows with the blocks of their auditor."""
+    content: pa.Table | None = None
+    for name, own in auditor.blocks.items():
+        claims, choice = certs.table, own.choice
+        take: Callable[[], EvidenceRows] = lambda: rows  # noqa: E731
+        if choice is not None:
+            if choice.by == "content" and content is None:
+                content = with_content(certs.table, content_keys(rows.source))
+            places = choice.choose(content if content is not None and choice.by == "content" else certs.table)
+            claims, take = claims.take(pa.array(places)), partial(rows.take, places.tolist())
+        made = auditor.make_block(name, claims, take, progress)
+        certs = certs if made is None else certs.put_block(own, made)
     return certs

@@ -34,8 +34,7 @@ from fragility.base.arrays import DEFAULT_BYTE_BUDGET
 from fragility.base.errors import Advice, ClusterError, first_line, name_error
 from fragility.base.libraries import say_lacking
 from fragility.blocks.claims import Extent
-from fragility.blocks.intervals.making import WantedIntervals
-from fragility.blocks.modes import WantedModes
+from fragility.blocks.requests import Wanted
 from fragility.engines.trace import Progress
 from fragility.protocol import Protocol
 from fragility.tables.sources import RawPart
@@ -136,8 +135,8 @@ def audit_dataset(
     engine: str = "auto",
     part_rows: int = PART_ROWS,
     byte_budget: int = DEFAULT_BYTE_BUDGET,
-    modes: WantedModes = None,
-    intervals: WantedIntervals = None,
+    modes: Wanted = None,
+    intervals: Wanted = None,
     workers: int | None = None,
     progress: bool | Progress | None = None,
 ) -> Any:
@@ -190,8 +189,7 @@ def audit_dataset(
             engine=engine,
             claims=claims,
             byte_budget=byte_budget,
-            modes=modes,
-            intervals=intervals,
+            wanted={"modes": modes, "intervals": intervals},
             in_folder=out is not None,
         )
         if out is None:

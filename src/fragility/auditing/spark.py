@@ -44,8 +44,7 @@ from fragility.base.arrays import DEFAULT_BYTE_BUDGET
 from fragility.base.errors import Advice, ClusterError
 from fragility.base.libraries import say_lacking
 from fragility.blocks.claims import Extent
-from fragility.blocks.intervals.making import WantedIntervals
-from fragility.blocks.modes import WantedModes
+from fragility.blocks.requests import Wanted
 from fragility.engines.trace import Progress
 from fragility.protocol import Protocol
 
@@ -122,8 +121,8 @@ def audit_dataframe(
     engine: str = "auto",
     part_rows: int = PART_ROWS,
     byte_budget: int = DEFAULT_BYTE_BUDGET,
-    modes: WantedModes = None,
-    intervals: WantedIntervals = None,
+    modes: Wanted = None,
+    intervals: Wanted = None,
     progress: bool | Progress | None = None,
 ) -> Any:
     """Audit the rows of a Spark DataFrame.
@@ -158,7 +157,7 @@ def audit_dataframe(
     check_table(df.columns, id_column, part_rows)
     prepare = partial(
         TableAuditor.prepare, model, protocol=protocol, id_column=id_column, target=target, engine=engine,
-        claims=claims, byte_budget=byte_budget, modes=modes, intervals=intervals,
+        claims=claims, byte_budget=byte_budget, wanted={"modes": modes, "intervals": intervals},
     )  # fmt: skip
     with warnings.catch_warnings():
         # Of a new pandas, which is not used here: rows reach the workers as Arrow.

@@ -8,9 +8,6 @@ from fragility.audits.stored import StoredAudit, open_audit
 from fragility.audits.tally import AuditSummary
 from fragility.blocks.baselines.comparison import BaselineComparison
 from fragility.blocks.claims import Claims
-from fragility.blocks.intervals.values import IntervalsDeclaration
-from fragility.blocks.lattice.values import LatticeDeclaration
-from fragility.blocks.modes import ModesDeclaration
 
 __all__ = [
     "Audit",
@@ -19,10 +16,7 @@ __all__ = [
     "Certificate",
     "Certificates",
     "Claims",
-    "IntervalsDeclaration",
-    "LatticeDeclaration",
     "Manifest",
-    "ModesDeclaration",
     "StoredAudit",
     "open_audit",
 ]

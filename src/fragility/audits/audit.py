@@ -10,6 +10,7 @@ import operator
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,12 +23,13 @@ from fragility.audits.measures import label_rows, list_measures
 from fragility.audits.tally import AuditSummary, Tally
 from fragility.base.arrays import Integers
 from fragility.base.errors import Advice, CertificateError
+from fragility.blocks.all import place_blocks
 from fragility.blocks.baselines.comparison import BaselineComparison
-from fragility.blocks.block import BlockForm
+from fragility.blocks.block import AuditBlock
 from fragility.blocks.claims import Claims, Columns, Extent, check_schema, claims_of
-from fragility.blocks.intervals.values import IntervalsClaims, IntervalsDeclaration, intervals_claims_of
-from fragility.blocks.lattice.values import LatticeDeclaration
-from fragility.blocks.modes import ModesClaims, ModesDeclaration, modes_claims_of
+from fragility.blocks.intervals.values import IntervalsClaims
+from fragility.blocks.lattice.values import LatticeClaims, LatticeDeclaration
+from fragility.blocks.modes import ModesClaims, ModesDeclaration
 from fragility.evidence.modes import MODES
 from fragility.models import ClassLabel
 from fragility.protocol import Protocol
@@ -57,80 +59,84 @@ class Audit(ABC):
         """``full``, or ``summary`` without the lists that have one entry per step, severity or group."""
         return self.manifest.claims
 
-    @property
-    def lattice_declaration(self) -> LatticeDeclaration | None:
-        """What the lattice block was searched with; None without a block."""
-        return self.manifest.lattice
-
-    @property
-    def modes_declaration(self) -> ModesDeclaration | None:
-        """What the modes block was made with; None without a block."""
-        return self.manifest.modes
-
-    @property
-    def intervals_declaration(self) -> IntervalsDeclaration | None:
-        """What the intervals block was made with; None without a block."""
-        return self.manifest.intervals
-
-    @property
-    def blocks(self) -> dict[str, BlockForm]:
-        """How the blocks that are here stand in the table, by name, in the order of their columns."""
-        lattice = {} if self.lattice_declaration is None else {"lattice": self.lattice_declaration.form}
-        return lattice | {name: declared.form for name, declared in self.manifest.beside.items()}
-
-    @property
-    @abstractmethod
-    def baselines(self) -> BaselineComparison | None:
-        """The same confident rows under every baseline that the model admits; None where they were not compared."""
+    @cached_property
+    def blocks(self) -> dict[str, AuditBlock]:
+        """The blocks that are here, by name, in the order of their columns."""
+        model = self.manifest.model
+        return place_blocks(self.manifest.blocks, self.protocol, model.fingerprint, model.classes)
 
     @abstractmethod
-    def ids_of_block(self, name: str) -> list[Hashable]:
-        """Return the ids of the rows that have a block, in the order of its table.
+    def block_table(self, name: str) -> pa.Table:
+        """Return the table of a block as it is written: its rows, in its order.
 
         Parameters
         ----------
-        name : {"lattice", "modes", "intervals"}
-            The block.
+        name : str
+            One of ``blocks``.
+
+        Returns
+        -------
+        pyarrow.Table
+            Ids, the columns of the block and its digests.
+        """
+
+    def read_block(self, name: str) -> Any:
+        """Return a block as arrays, of the rows that have it, in its order.
+
+        Parameters
+        ----------
+        name : str
+            ``lattice``, ``modes``, ``intervals``, ``baselines`` ...
+
+        Returns
+        -------
+        LatticeClaims, ModesClaims, IntervalsClaims, BaselineComparison ... or None
+            None without the block.
+        """
+        return self.blocks[name].read(self.block_table(name)) if name in self.blocks else None
+
+    def ids_of_block(self, name: str) -> list[Hashable]:
+        """Return the ids of the rows that have a block, in its order.
+
+        Parameters
+        ----------
+        name : str
+            ``lattice``, ``modes``, ``intervals``, ``baselines`` ...
 
         Returns
         -------
         list of int or str
             Their ids; none without the block.
         """
+        if name not in self.blocks:
+            return []
+        partial = self.blocks[name].declared.is_partial
+        tables = [self.block_table(name)] if partial else self.batches(["id"])
+        return [own_id for table in tables for own_id in table.column("id").to_pylist()]
 
     @property
-    def searched_ids(self) -> list[Hashable]:
-        """Ids of the rows whose smallest failing set was searched; the most exposed first where only some were."""
-        return self.ids_of_block("lattice")
+    def lattice(self) -> LatticeClaims | None:
+        """The lattice block as arrays (``read_block``); None without one."""
+        found: LatticeClaims | None = self.read_block("lattice")
+        return found
 
     @property
     def modes(self) -> ModesClaims | None:
-        """The modes block as arrays, of the rows that have one, in their order; None without a block."""
-        declared = self.modes_declaration
-        if declared is None:
-            return None
-        return modes_claims_of(self._rows_with(declared.form), declared)
-
-    @property
-    def modes_ids(self) -> list[Hashable]:
-        """Ids of the rows that have a modes block, in the order of its table."""
-        return self.ids_of_block("modes")
+        """The modes block as arrays (``read_block``); None without one."""
+        found: ModesClaims | None = self.read_block("modes")
+        return found
 
     @property
     def intervals(self) -> IntervalsClaims | None:
-        """The intervals block as arrays of text, of the rows that have one, in their order; None without a block."""
-        declared = self.intervals_declaration
-        return None if declared is None else intervals_claims_of(self._rows_with(declared.form), declared)
+        """The intervals block as arrays of text (``read_block``); None without one."""
+        found: IntervalsClaims | None = self.read_block("intervals")
+        return found
 
-    @property
-    def intervals_ids(self) -> list[Hashable]:
-        """Ids of the rows that have an intervals block, in the order of its table."""
-        return self.ids_of_block("intervals")
-
-    def _rows_with(self, form: BlockForm) -> pa.Table:
-        """Return the ids and the columns of a block, of the rows that have one."""
-        tables = (table.filter(pa.array(form.covered(table))) for table in self.batches(["id", *form.names]))
-        return pa.concat_tables(tables)
+    @cached_property
+    def baselines(self) -> BaselineComparison | None:
+        """The same confident rows under every baseline that the model admits; None where none were compared."""
+        found: BaselineComparison | None = self.read_block("baselines")
+        return found if found is not None and len(found) else None
 
     @property
     @abstractmethod
@@ -198,9 +204,7 @@ class Audit(ABC):
     def certificate(self, position: int) -> Certificate:
         """Return the certificate at a position, counted from 0."""
         row = self.row(position).to_pylist()[0]
-        return Certificate.from_row(
-            row, self.protocol, self.lattice_declaration, self.modes_declaration, self.intervals_declaration
-        )
+        return Certificate.from_row(row, self.protocol, self.blocks)
 
     def row(self, position: int) -> pa.Table:
         """Return the row of the table at a position counted from 0."""
@@ -280,7 +284,8 @@ class Audit(ABC):
 
     def column_ranked_by(self, by: str) -> str:
         """Return the column of a score; refuse one that does not rank predictions, or is not here."""
-        declared, modes = self.lattice_declaration, self.modes_declaration
+        declared = self.manifest.find_block(LatticeDeclaration)
+        modes = self.manifest.find_block(ModesDeclaration)
         if by not in (*RANKED_BY, *MODES):
             raise CertificateError(f"predictions are ranked by one of {', '.join((*RANKED_BY, *MODES))}; got {by!r}")
         if by in MODES:
@@ -310,7 +315,7 @@ class Audit(ABC):
         return claims_of(table, self.protocol, self.classes, self._block_columns(), extent=self.extent)
 
     def _block_columns(self) -> Columns:
-        return [column for form in self.blocks.values() for column in form.columns]
+        return [column for own in self.blocks.values() for column in own.joined_columns]
 
     def tally(self, *, min_confidence: float | None = None, labels: Mapping[Any, Any] | None = None) -> Tally:
         """Count every measure in one pass; ``labels`` maps ids to true classes."""

@@ -8,10 +8,10 @@ from typing import Any
 
 from fragility.base.errors import CertificateError
 from fragility.base.text import escape_controls
+from fragility.blocks.block import AuditBlock
 from fragility.blocks.claims import ALONG_THE_PATH, PER_STEP, present_path
-from fragility.blocks.intervals.values import IntervalsDeclaration, intervals_of_row
-from fragility.blocks.lattice.values import FAILURE_FIELDS, LatticeDeclaration
-from fragility.blocks.modes import ModeCost, ModesDeclaration, costs_of_row
+from fragility.blocks.lattice.values import UNSEARCHED, LatticeOfRow
+from fragility.blocks.modes import ModeCost
 from fragility.models import ClassLabel
 from fragility.pages.drawing import MarginCurve, draw_curve_svg, draw_curve_text, draw_table, escape, put_side_by_side
 from fragility.pages.wording import (
@@ -32,7 +32,6 @@ PLAIN_FIELDS = (
     *("id", "predicted", "confidence", "margin", "flip_budget", "flipped", "rcma", "fds"),
     *("exposure", "independent_loss", "common_loss", "digest"),
 )
-BLOCK_FIELDS = ("smallest_state", "smallest_size", "smallest_count", "lattice_digest")
 
 
 @dataclass(frozen=True)
@@ -101,17 +100,15 @@ class Certificate:
         The margin to expect at those rates; None where it has no closed form.
     failure_condition : str or None
         How evidence fails, in words: ``if each field is missing 5% of the time``.
-    lattice_digest : str or None
-        Of this row's block.
     modes : mapping of str to ModeCost or None
         By failure mode: ``exposure``, and by unit ``drop`` (expected loss of margin) and ``flip_chance``; None where
         the row has no modes block.
-    modes_digest : str or None
-        Of this row's modes block.
     intervals : mapping of str to StabilityInterval or None
         By raw field: how far its value may move before the decision flips; None where the row has no intervals block.
-    intervals_digest : str or None
-        Of this row's intervals block.
+    blocks : mapping of str to object
+        What every block says of this row, by name; None where the audit has the block and this row has not.
+    block_digests : mapping of str to str
+        Of the blocks that this row has, by name.
     becomes : mapping of str to tuple
         By group: each raw field in it, and what takes its place when it is lost, as texts. Where preprocessing stands
         before the model and the evidence is replaced behind it, the protocol knows only the rule, such as ``typical``.
@@ -138,32 +135,12 @@ class Certificate:
     one_step_confidence_drop: Mapping[str, float]
     already_missing: tuple[str, ...]
     digest: str
-    smallest_state: str | None = None
-    smallest_size: int | None = None
-    smallest_set: tuple[str, ...] | None = None
-    smallest_count: int | None = None
-    failure_probability: float | None = None
-    failure_low: float | None = None
-    failure_high: float | None = None
-    failure_exact: bool | None = None
-    expected_margin: float | None = None
-    failure_condition: str | None = None
-    lattice_digest: str | None = None
-    modes: Mapping[str, ModeCost] | None = None
-    modes_digest: str | None = None
-    intervals: Mapping[str, StabilityInterval] | None = None
-    intervals_digest: str | None = None
+    blocks: Mapping[str, Any] = field(default_factory=dict)
+    block_digests: Mapping[str, str] = field(default_factory=dict)
     becomes: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
 
     @classmethod
-    def from_row(
-        cls,
-        row: Mapping[str, Any],
-        protocol: Protocol,
-        declared: LatticeDeclaration | None,
-        modes: ModesDeclaration | None = None,
-        intervals: IntervalsDeclaration | None = None,
-    ) -> Certificate:
+    def from_row(cls, row: Mapping[str, Any], protocol: Protocol, blocks: Mapping[str, AuditBlock]) -> Certificate:
         """Return the certificate in a row of the table.
 
         Parameters
@@ -172,12 +149,8 @@ class Certificate:
             The values by the names of their columns.
         protocol : Protocol
             The protocol it was made under.
-        declared : LatticeDeclaration, optional
-            Of the lattice block, where there is one.
-        modes : ModesDeclaration, optional
-            Of the modes block, where there is one.
-        intervals : IntervalsDeclaration, optional
-            Of the intervals block, where there is one.
+        blocks : mapping of str to AuditBlock
+            Those that the audit has.
 
         Returns
         -------
@@ -190,16 +163,11 @@ class Certificate:
         by_group = {name: dict(zip(protocol.group_names, steps[name], strict=False)) for name in PER_STEP[-2:]}
         path = present_path(row, protocol)
         along = {name: steps[name][: len(path) + 1] for name in ALONG_THE_PATH}
-        block: dict[str, Any] = {}
-        if declared is not None:
-            names = BLOCK_FIELDS + FAILURE_FIELDS if declared.has_failures else BLOCK_FIELDS
-            block = {name: row[name] for name in names} | {"smallest_set": tuple(row["smallest_set"])}
-            block["failure_condition"] = declared.condition(protocol) if declared.has_failures else None
-        if modes is not None:
-            block |= {"modes": costs_of_row(row, modes), "modes_digest": row["modes_digest"]}
-        if intervals is not None:
-            found = intervals_of_row(row, intervals, protocol)
-            block |= {"intervals": found, "intervals_digest": row["intervals_digest"]}
+        digests = {name: row[own.digest] for name, own in blocks.items() if row[own.digest] is not None}
+        found = {
+            name: own.kind.read_row(row, own.declared, protocol) if name in digests else None
+            for name, own in blocks.items()
+        }
         return cls(
             **{name: row[name] for name in PLAIN_FIELDS},
             thresholds={operator: row[f"lambda_{operator}"] for operator in protocol.operators},
@@ -207,8 +175,76 @@ class Certificate:
             already_missing=tuple(row["already_missing"]),
             becomes=protocol.becomes,
             **{**steps, **along, **by_group},
-            **block,
+            blocks=found,
+            block_digests=digests,
         )
+
+    @property
+    def modes(self) -> Mapping[str, ModeCost] | None:
+        """By failure mode, what it costs this prediction; None where the row has no modes block."""
+        found: Mapping[str, ModeCost] | None = self.blocks.get("modes")
+        return found
+
+    @property
+    def intervals(self) -> Mapping[str, StabilityInterval] | None:
+        """By raw field, how far it may move; None where the row has no intervals block."""
+        found: Mapping[str, StabilityInterval] | None = self.blocks.get("intervals")
+        return found
+
+    @property
+    def _search(self) -> LatticeOfRow:
+        """The lattice block of the row; without one, what it says of rows that were not searched, or nothing."""
+        return self.blocks.get("lattice") or (UNSEARCHED if "lattice" in self.blocks else LatticeOfRow())
+
+    @property
+    def smallest_state(self) -> str | None:
+        """How far the search for the smallest failing set got; None without a lattice block."""
+        return self._search.smallest_state
+
+    @property
+    def smallest_size(self) -> int | None:
+        """How many groups the smallest set found has."""
+        return self._search.smallest_size
+
+    @property
+    def smallest_set(self) -> tuple[str, ...] | None:
+        """One such set, in declared order of groups."""
+        return self._search.smallest_set
+
+    @property
+    def smallest_count(self) -> int | None:
+        """How many sets of that size fail; None where they were not counted."""
+        return self._search.smallest_count
+
+    @property
+    def failure_probability(self) -> float | None:
+        """How likely the decision is lost; None where the audit was given no rates."""
+        return self._search.failure_probability
+
+    @property
+    def failure_low(self) -> float | None:
+        """The lower end of its 95% interval."""
+        return self._search.failure_low
+
+    @property
+    def failure_high(self) -> float | None:
+        """The upper end of its 95% interval."""
+        return self._search.failure_high
+
+    @property
+    def failure_exact(self) -> bool | None:
+        """Whether the probability is exact."""
+        return self._search.failure_exact
+
+    @property
+    def expected_margin(self) -> float | None:
+        """The margin to expect at those rates; None where it has no closed form."""
+        return self._search.expected_margin
+
+    @property
+    def failure_condition(self) -> str | None:
+        """How evidence fails, in words."""
+        return self._search.failure_condition
 
     @property
     def failing_groups(self) -> tuple[str, ...]:

@@ -13,13 +13,12 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 
-from fragility.audits.manifest import Manifest, digest_in_name, named_files, parse_manifest
-from fragility.audits.parts import beside_name, decode_part, encode_part, part_name
+from fragility.audits.manifest import Manifest, digest_in_name, kind_of, named_files, parse_manifest
+from fragility.audits.parts import beside_name, decode_part, encode_block, encode_part, part_name
 from fragility.base.canonical import DIGEST_PREFIX, digest_bytes
 from fragility.base.envelopes import signed_protocol
 from fragility.base.errors import CertificateError
@@ -36,15 +35,13 @@ from fragility.base.files import (
     sweep_parts,
     write_bytes,
 )
-from fragility.blocks.baselines.comparison import COMPARED_ROWS, BaselineComparison, check_comparison_table
-from fragility.blocks.block import BlockDeclaration
-from fragility.blocks.lattice.values import LatticeDeclaration
+from fragility.blocks.all import place_blocks
+from fragility.blocks.block import AuditBlock
 from fragility.protocol import Protocol
 
 MANIFEST_FILE = "manifest.json"
 WORK_FOLDER = ".audit"  # what an audit of files keeps there until it is whole
-# Table, protocol, manifest, the protocol's signature and the comparison of baselines.
-LoadedFolder: TypeAlias = tuple[pa.Table, Protocol, Manifest, bytes | None, BaselineComparison | None]
+LoadedFolder: TypeAlias = tuple[pa.Table, Protocol, Manifest, bytes | None]  # and the protocol's signature
 READ_ATTEMPTS = 20  # a folder that is rewritten while it is read is read again
 
 
@@ -88,19 +85,19 @@ def _looks_ours(name: str) -> bool:
 
 def write_folder(
     folder: str | os.PathLike[str],
-    parts: Mapping[str, Iterable[pa.Table]],
+    parts: Iterable[pa.Table],
+    blocks: Mapping[str, Sequence[pa.Table]],
     protocol: Protocol,
     manifest: Manifest,
     protocol_signature: bytes | None = None,
-    beside: Mapping[str, pa.Table] = MappingProxyType({}),
 ) -> Path:
     """Write an audit; after any interruption, even a kill, the folder holds the old audit or the new one, whole.
 
-    parts: by kind, the certificates and the blocks of their rows. beside: as in ``commit``.
+    blocks: as in ``commit``, the blocks of every row part by part.
     """
     with writing_into(folder) as (target, alone):
         try:
-            commit(target, place_parts(target, parts), protocol, manifest, protocol_signature, beside)
+            commit(target, place_parts(target, parts), blocks, protocol, manifest, protocol_signature)
         finally:
             if alone:
                 remove_unnamed(target)
@@ -129,38 +126,42 @@ def writing_into(folder: str | os.PathLike[str], *, patience: float | None = Non
                 target.rmdir()  # succeeds only while nothing is in it
 
 
-def place_parts(target: Path, parts: Mapping[str, Iterable[pa.Table]]) -> Iterator[tuple[str, str]]:
-    """Write parts one after the other into a folder; return their names and digests."""
-    for kind, tables in parts.items():
-        for place, part in enumerate(tables):
-            data = encode_part(part)
-            name = part_name(place, data, kind)
-            place_file(target / name, data)
-            yield name, digest_bytes(data)
+def place_parts(target: Path, parts: Iterable[pa.Table]) -> Iterator[tuple[str, str]]:
+    """Write parts of certificates one after the other into a folder; return their names and digests."""
+    for place, part in enumerate(parts):
+        data = encode_part(part)
+        name = part_name(place, data)
+        place_file(target / name, data)
+        yield name, digest_bytes(data)
 
 
 def commit(
     target: Path,
     placed: Iterable[tuple[str, str]],
+    blocks: Mapping[str, Sequence[pa.Table]],
     protocol: Protocol,
     manifest: Manifest,
     protocol_signature: bytes | None = None,
-    beside: Mapping[str, pa.Table] = MappingProxyType({}),
 ) -> None:
-    """Make an audit the one that is there; ``placed`` puts its parts in place, one by one, and names them.
+    """Make an audit the one that is there; ``placed`` puts files of it in place, one by one, and names them.
 
-    beside: tables that lie beside the parts, by kind, in the order of the manifest.
+    blocks: the tables of blocks that are not yet in place: one for each part, or one of chosen rows.
     """
     sweep_parts(target)
-    files = dict(placed)
-    documents = {kind: encode_part(table) for kind, table in beside.items()}
-    documents["protocol"] = protocol.to_json().encode()
+    files, documents = dict(placed), dict[str, bytes]()
+    for name, declared in manifest.blocks.items():
+        for place, table in enumerate(blocks.get(name, ())):
+            data = encode_block(table)
+            documents[beside_name(name, data) if declared.is_partial else part_name(place, data, name)] = data
+    data = protocol.to_json().encode()
+    documents[beside_name("protocol", data)] = data
     if protocol_signature is not None:
-        documents["protocol-signature"] = protocol_signature
-    for kind, data in documents.items():
-        name = beside_name(kind, data)
+        documents[beside_name("protocol-signature", protocol_signature)] = protocol_signature
+    for name, data in documents.items():
         place_file(target / name, data)
         files[name] = digest_bytes(data)
+    kinds = ("certificates", *manifest.blocks, "protocol", "protocol-signature")
+    files = {name: digest for kind in kinds for name, digest in files.items() if kind_of(name) == kind}
     write_bytes(target / MANIFEST_FILE, replace(manifest, files=files).to_bytes(), own=AUDIT_FILE)
 
 
@@ -223,8 +224,7 @@ def read_folder(folder: Path) -> LoadedFolder:
             table = pa.concat_tables(tables)
         except pa.ArrowException as error:
             raise CertificateError(f"the certificate files of {folder} do not have the same columns") from error
-        compared = read_comparison(folder, manifest, protocol)
-        return table, protocol, replace(manifest, files=None), signature, compared
+        return table, protocol, replace(manifest, files=None), signature
 
     return _read_steady(folder, read)
 
@@ -235,81 +235,61 @@ def read_table(
     name: str,
     protocol: Protocol,
     columns: Sequence[str] | None = None,
-    *,
-    most_rows: int | None = None,
 ) -> pa.Table:
-    """Return the table in a data file, or some of its columns; refuse another file than the manifest names.
-
-    most_rows: as in ``decode_part``.
-    """
-    data = _read_content(folder, manifest, name)
-    return decode_part(data, str(folder / name), protocol, columns, most_rows=most_rows)
+    """Return the table in a data file, or some of its columns; refuse another file than the manifest names."""
+    return decode_part(_read_content(folder, manifest, name), str(folder / name), protocol, columns)
 
 
 class BlockReader:
-    """The blocks of an audit that lie in tables beside its parts, joined to the parts as these are read."""
+    """The blocks of an audit folder, joined to the parts of the certificates as these are read."""
 
     def __init__(self, folder: Path, manifest: Manifest, protocol: Protocol) -> None:
         self._folder, self._manifest, self._protocol = folder, manifest, protocol
-        self._declared: dict[str, LatticeDeclaration | BlockDeclaration] = {}  # by the kind of the file
-        if manifest.lattice is not None and manifest.lattice.is_partial:
-            self._declared["searched"] = manifest.lattice
-        self._declared |= manifest.beside
-        self._of_some_rows: dict[str, pa.Table] = {}
+        model = manifest.model
+        self._blocks = place_blocks(manifest.blocks, protocol, model.fingerprint, model.classes)
+        self._of_chosen_rows: dict[str, pa.Table] = {}
 
     @property
     def columns(self) -> set[str]:
         """The columns that do not lie in the parts."""
-        return {name for declared in self._declared.values() for name in declared.form.names}
+        return {name for own in self._blocks.values() for name in own.names}
 
     def add(self, table: pa.Table, place: int, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the part of a place with the blocks of its rows; where columns are given, with those they name."""
-        for kind, declared in self._declared.items():
-            if columns is None or not set(declared.form.names).isdisjoint(columns):
-                block = self.of_some_rows(kind) if declared.is_partial else self._of_part(kind, table, place)
-                table = declared.form.join(table, block)
+        for name, own in self._blocks.items():
+            if columns is None or not set(own.names).isdisjoint(columns):
+                block = self.of_chosen_rows(name) if own.declared.is_partial else self._of_part(own, table, place)
+                table = own.join(table, block)
         return table
 
     def of_row(self, own_id: Hashable, place: int) -> dict[str, Any]:
-        """Return the blocks that lie beside the parts, by column, of one row of the part of a place."""
+        """Return the blocks, by column, of one row of the part of a place."""
         row = pa.table({"id": [own_id]})
-        for kind, declared in self._declared.items():
-            name = None if declared.is_partial else self._manifest.files_of(kind)[place]
-            row = declared.form.join(row, self.of_some_rows(kind) if name is None else self._read(kind, name))
+        for name, own in self._blocks.items():
+            row = own.join(row, self.of_chosen_rows(name) if own.declared.is_partial else self.of_place(name, place))
         return dict(row.to_pylist()[0])
 
-    def covers_some(self, kind: str) -> bool:
-        """Return whether a block covers some rows only; kind: ``searched``, ``modes`` or ``intervals``."""
-        return kind in self._declared and self._declared[kind].is_partial
+    def of_chosen_rows(self, name: str) -> pa.Table:
+        """Return the one table of a block that has chosen rows."""
+        if name not in self._of_chosen_rows:
+            self._of_chosen_rows[name] = self._read(name, self._manifest.files_of(name)[0])
+        return self._of_chosen_rows[name]
 
-    def of_some_rows(self, kind: str) -> pa.Table:
-        """Return the one table of a block that covers some rows."""
-        if kind not in self._of_some_rows:
-            self._of_some_rows[kind] = self._read(kind, self._manifest.files_of(kind)[0])
-        return self._of_some_rows[kind]
+    def of_place(self, name: str, place: int) -> pa.Table:
+        """Return the block of every row of the part of a place."""
+        return self._read(name, self._manifest.files_of(name)[place])
 
-    def _of_part(self, kind: str, table: pa.Table, place: int) -> pa.Table:
-        """Return the block of every row of a part."""
-        name = self._manifest.files_of(kind)[place]
-        block = self._read(kind, name)
+    def _of_part(self, own: AuditBlock, table: pa.Table, place: int) -> pa.Table:
+        block = self.of_place(own.name, place)
         if not block.column("id").equals(table.column("id")):
-            raise CertificateError(f"{self._folder / name} is of other rows than the part of its place")
+            file = self._folder / self._manifest.files_of(own.name)[place]
+            raise CertificateError(f"{file} is of other rows than the part of its place")
         return block
 
-    def _read(self, kind: str, name: str) -> pa.Table:
-        block = read_table(self._folder, self._manifest, name, self._protocol)
-        self._declared[kind].check_table(block)
+    def _read(self, name: str, file: str) -> pa.Table:
+        block = read_table(self._folder, self._manifest, file, self._protocol)
+        self._blocks[name].check_table(block)
         return block
-
-
-def read_comparison(folder: Path, manifest: Manifest, protocol: Protocol) -> BaselineComparison | None:
-    """Return the comparison of baselines of an audit; None where there is none."""
-    if manifest.baselines is None:
-        return None
-    table = read_table(folder, manifest, manifest.files_of("baselines")[0], protocol, most_rows=COMPARED_ROWS)
-    baselines = (protocol.baseline, *protocol.alternatives)
-    check_comparison_table(table, baselines, protocol.depth)
-    return BaselineComparison(table, baselines, protocol.depth)
 
 
 def read_declarations(folder: Path) -> tuple[Manifest, Protocol, bytes | None]:

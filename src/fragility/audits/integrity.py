@@ -26,10 +26,10 @@ from fragility.base.errors import CertificateError, ProtocolError, VerificationE
 from fragility.base.ids import id_keys
 from fragility.base.libraries import VERSIONED
 from fragility.base.schemas import is_digest
-from fragility.blocks.baselines.comparison import COMPARED_CLAIMS, check_comparison, choose_compared
-from fragility.blocks.block import BlockDeclaration
+from fragility.blocks.all import place_blocks
+from fragility.blocks.block import DIGEST, AuditBlock
 from fragility.blocks.checks import MALFORMED, MAX_KEPT, Check, Difference
-from fragility.blocks.choice import CLAIMS_TO_CHOOSE, RowChoice
+from fragility.blocks.choice import CLAIMS_TO_CHOOSE
 from fragility.blocks.claims import (
     Claims,
     context_digest,
@@ -37,33 +37,6 @@ from fragility.blocks.claims import (
     digest_from_text,
     digest_text,
     row_digests,
-)
-from fragility.blocks.intervals.values import (
-    IntervalsDeclaration,
-    check_intervals_declaration,
-    intervals_claims_of,
-    intervals_context,
-    intervals_contradictions,
-    intervals_digests,
-)
-from fragility.blocks.lattice.making import LATTICE_ENGINES, largest_size
-from fragility.blocks.lattice.values import (
-    LatticeDeclaration,
-    check_declaration,
-    lattice_claims_of,
-    lattice_context,
-    lattice_contradictions,
-    lattice_digests,
-    seed_of,
-)
-from fragility.blocks.modes import (
-    ModesDeclaration,
-    check_modes_declaration,
-    modes_claims_of,
-    modes_context,
-    modes_contradictions,
-    modes_digests,
-    units_by_mode,
 )
 from fragility.engines.choice import ENGINES
 from fragility.protocol import Protocol
@@ -123,13 +96,9 @@ def _check_declarations(manifest: Manifest, protocol: Protocol) -> None:
     Manifest.from_dict(manifest.to_dict())
     check_words(manifest, protocol, ENGINES[1:])
     Protocol.from_dict(protocol.to_dict())
-    if manifest.lattice is not None:
-        seed = seed_of(manifest.protocol_digest, manifest.model.fingerprint)
-        check_declaration(manifest.lattice, protocol, LATTICE_ENGINES, largest_size(protocol), seed)
-    if manifest.modes is not None:
-        check_modes_declaration(manifest.modes, units_by_mode(protocol), ENGINES[1:])
-    if manifest.intervals is not None:
-        check_intervals_declaration(manifest.intervals, protocol, ENGINES[1:])
+    model = manifest.model
+    for own in place_blocks(manifest.blocks, protocol, model.fingerprint, model.classes).values():
+        own.check_declaration()
     unknown = set(manifest.versions) - {"python", "fragility", *VERSIONED}
     if unknown:
         raise CertificateError(f"the manifest names the version of {min(unknown)!r}, which has no part in an audit")
@@ -144,17 +113,15 @@ def _read_rows(audit: Audit) -> LoadedAudit:
     for table in audit.batches():
         claims = audit.read_claims(table)
         bad, differing = contradictions(claims, audit.protocol, audit.extent), list[Difference]()
-        if audit.lattice_declaration is not None:
-            blocks["lattice"] += _read_lattice(table, claims, audit.lattice_declaration, audit, bad, differing)
-        for name in audit.manifest.beside:
-            blocks[name] += _read_block(name, table, claims, audit, bad, differing)
+        for name, own in audit.blocks.items():
+            blocks[name] += _read_block(own, table, claims, bad, differing)
         expected.add(table)
         count += len(bad)
         wrong += [f"{name} of row {claims.ids[i]}" for i, name in bad[: 5 - len(wrong)]]
         keys.append(id_keys(claims.ids))
         confidence.append(claims.confidence)
-        own, others = _digests_of(table, claims, audit)
-        digests += own
+        stated, others = _digests_of(table, claims, audit)
+        digests += stated
         wrong_digests += [*differing, *others][: MAX_KEPT - len(wrong_digests)]
     loaded = LoadedAudit(audit, np.concatenate(keys), np.concatenate(confidence), digests, tuple(wrong_digests), blocks)
     _check_counts(loaded)
@@ -166,10 +133,10 @@ def _read_rows(audit: Audit) -> LoadedAudit:
 
 @dataclass
 class ExpectedRows:
-    """The rows that a block of some rows may cover, kept from all parts read so far."""
+    """The rows that blocks of chosen rows may have, kept from all parts read so far."""
 
     audit: Audit
-    choices: dict[str, RowChoice]  # by what is made of the rows
+    blocks: dict[str, AuditBlock]  # those of chosen rows
     covered: dict[str, list[Hashable]]
     rows: dict[str, pa.Table] = field(default_factory=dict)
     confident: Counter[str] = field(default_factory=Counter)
@@ -177,60 +144,37 @@ class ExpectedRows:
     @classmethod
     def of(cls, audit: Audit) -> ExpectedRows:
         """Return the choices of an audit; no row is kept yet."""
-        choices = choices_of(audit)
-        return cls(audit, choices, {name: covered_by(audit, name) for name in choices})
+        blocks = blocks_of_chosen_rows(audit)
+        return cls(audit, blocks, {name: audit.ids_of_block(name) for name in blocks})
 
     def add(self, table: pa.Table) -> None:
         """Keep rows of another part, too."""
-        for name, choice in self.choices.items():
-            rows = table.select(EXPECTED_CLAIMS)
-            block = self.audit.blocks.get("lattice" if name == "searched" else name)
-            if self.audit.manifest.is_selection and block is not None:  # what else was chosen is not known any more
-                rows = rows.filter(pa.array(block.covered(table)))
+        for name, own in self.blocks.items():
+            rows, choice = table.select(list(CLAIMS_TO_CHOOSE)), own.choice
+            assert choice is not None
+            if self.audit.manifest.is_selection:  # what else was chosen is not known any more
+                rows = rows.filter(pa.array(own.covered(table)))
             self.confident[name] += len(choice.find_confident(rows))
             rows = pa.concat_tables([self.rows[name], rows]) if name in self.rows else rows
             self.rows[name] = choice.keep_candidates(rows, set(self.covered[name]))
 
     def check(self) -> None:
-        """Refuse an audit whose blocks cover other rows."""
-        audit, whole = self.audit, not self.audit.manifest.is_selection
-        for name, choice in self.choices.items():
-            if name not in self.rows:
-                continue
-            if name == "baselines":
-                _check_comparison(audit, self.rows[name], self.confident[name])
+        """Refuse an audit whose blocks have other rows."""
+        whole = not self.audit.manifest.is_selection
+        for name, own in self.blocks.items():
+            if not whole and not own.kind.in_selections:
+                raise CertificateError(f"the {name} block is about a whole audit, of which only a selection is here")
+            choice = own.choice
+            if choice is None or name not in self.rows:
                 continue
             fault = choice.find_fault(self.rows[name], self.confident[name], self.covered[name], whole=whole)
             if fault is not None:
-                raise CertificateError(f"{describe_choice(audit, name, choice)}: {fault}")
+                raise CertificateError(f"{own.describe_choice()}: {fault}")
 
 
-EXPECTED_CLAIMS = list(dict.fromkeys((*CLAIMS_TO_CHOOSE, *COMPARED_CLAIMS)))
-
-
-def choices_of(audit: Audit) -> dict[str, RowChoice]:
-    """Return which rows each block covers that does not cover all: searched, modes, intervals, baselines."""
-    lattice, found = audit.lattice_declaration, dict[str, RowChoice | None]()
-    found["searched"] = None if lattice is None else lattice.choice(audit.protocol)
-    found |= {name: declared.choice(audit.protocol) for name, declared in audit.manifest.beside.items()}
-    found["baselines"] = None if audit.manifest.baselines is None else choose_compared(audit.protocol)
-    return {name: choice for name, choice in found.items() if choice is not None}
-
-
-def covered_by(audit: Audit, name: str) -> list[Hashable]:
-    """Return the ids of the rows that a block covers, in its order."""
-    if name == "baselines":
-        return [] if audit.baselines is None else list(audit.baselines.ids)
-    return audit.searched_ids if name == "searched" else audit.ids_of_block(name)
-
-
-def describe_choice(audit: Audit, name: str, choice: RowChoice) -> str:
-    """Return the beginning of the sentence that a block covers other rows than those declared."""
-    noun = {"searched": "rows searched", "baselines": "rows compared under other baselines"}.get(name)
-    noun = noun or audit.manifest.beside[name].form.rows
-    if choice.by == "exposure":
-        return f"the {noun} are not the most exposed confident ones of this audit"
-    return f"the {noun} are not the confident ones of this audit that their content chooses"
+def blocks_of_chosen_rows(audit: Audit) -> dict[str, AuditBlock]:
+    """Return the blocks that do not have every row, by name."""
+    return {name: own for name, own in audit.blocks.items() if own.declared.is_partial}
 
 
 def _check_counts(loaded: LoadedAudit) -> None:
@@ -241,21 +185,6 @@ def _check_counts(loaded: LoadedAudit) -> None:
     ordered = loaded.keys[loaded.by_key]
     if (ordered[1:] == ordered[:-1]).any():
         raise CertificateError("the table names a row twice")
-
-
-def _check_comparison(audit: Audit, expected: pa.Table, confident: int) -> None:
-    """Refuse a comparison of baselines that is not that of these rows, or whose figures are not those of its table."""
-    if audit.manifest.is_selection:
-        raise CertificateError("the manifest compares the baselines of an audit, of which only a selection is here")
-    if audit.baselines is None:
-        raise CertificateError("the manifest speaks of other baselines, but their comparison is not here")
-    check_comparison(audit.baselines, expected, audit.protocol, confident)
-    for name, value in audit.baselines.section().items():
-        stated = getattr(audit.manifest.baselines, name)
-        if not identical(stated, value):
-            raise CertificateError(
-                f"the manifest states baselines.{name} {stated!r:.200}, its table gives {value!r:.200}"
-            )
 
 
 def audit_context(audit: Audit) -> bytes:
@@ -276,68 +205,18 @@ def _digests_of(table: pa.Table, claims: Claims, audit: Audit) -> tuple[bytes, l
     return b"".join(map(digest_from_text, stated)), []
 
 
-def _read_lattice(
-    table: pa.Table,
-    claims: Claims,
-    declared: LatticeDeclaration,
-    audit: Audit,
-    bad: list[tuple[int, str]],
-    wrong: list[Difference],
-) -> bytes:
-    """Return the digests of some rows' lattice blocks; note contradictions, and where those stated are others."""
-    block = lattice_claims_of(table, declared, audit.protocol)
-    bad += lattice_contradictions(block, claims, declared, audit.protocol)
-    searched, model = block.searched(declared), audit.manifest.model
-    mine, stated = block.take(np.flatnonzero(searched).tolist()), table.column("lattice_digest")
-    context = lattice_context(audit.manifest.protocol_digest, model.fingerprint, model.classes, declared)
-    digests = lattice_digests(mine, context)
-    wrong += _compare_digests("lattice_digest", mine.ids, stated.filter(pa.array(searched)).to_pylist(), digests)
-    for place in np.flatnonzero(~searched & np.asarray(stated.is_valid())):
-        wrong.append(Difference(block.ids[place], "lattice_digest", stated[int(place)].as_py(), "none: not searched"))
-    return b"".join(digests)
-
-
 def _read_block(
-    name: str,
-    table: pa.Table,
-    claims: Claims,
-    audit: Audit,
-    bad: list[tuple[int, str]],
-    wrong: list[Difference],
+    own: AuditBlock, table: pa.Table, claims: Claims, bad: list[tuple[int, str]], wrong: list[Difference]
 ) -> bytes:
     """Return the digests of a block of some rows; note contradictions, and where those stated are others."""
-    declared = audit.manifest.beside[name]
-    form = declared.form
-    covered = form.covered(table)
-    without = table.filter(pa.array(~covered))
-    if any(without.column(column).null_count < len(without) for column in form.names):
-        raise CertificateError(f"a row has claims of the {name} block and no {form.digest}")
-    if len(without) and not declared.is_partial:
-        raise CertificateError(
-            f"row {without.column('id')[0].as_py()!r} has no {name} block, and every row must have one"
-        )
-    mine, places = table.filter(pa.array(covered)), np.flatnonzero(covered)
-    found, digests = _recompute_block(mine, claims.take(places.tolist()), declared, audit)
-    bad += [(int(places[i]), column) for i, column in found]
-    ids, stated = mine.column("id").to_pylist(), mine.column(form.digest).to_pylist()
-    wrong += _compare_digests(form.digest, ids, stated, digests)
+    covered = own.covered(table)
+    own.check_absent(table.filter(pa.array(~covered)))
+    places = np.flatnonzero(covered)
+    mine = own.cut_out(table, places)
+    bad += [(int(places[i]), name) for i, name in own.find_contradictions(mine, claims.take(places.tolist()))]
+    digests, ids = own.hash_rows(mine), mine.column("id").to_pylist()
+    wrong += _compare_digests(own.digest, ids, mine.column(DIGEST).to_pylist(), digests)
     return b"".join(digests)
-
-
-def _recompute_block(
-    mine: pa.Table, claims: Claims, declared: BlockDeclaration, audit: Audit
-) -> tuple[list[tuple[int, str]], list[bytes]]:
-    """Return the contradictions and the digests of a block of rows that all have one."""
-    protocol, model = audit.protocol, audit.manifest.model
-    bound = (audit.manifest.protocol_digest, model.fingerprint, model.classes)
-    if isinstance(declared, IntervalsDeclaration):
-        intervals = intervals_claims_of(mine, declared)
-        found = intervals_contradictions(intervals, claims, protocol, model.classes)
-        return found, intervals_digests(intervals, intervals_context(*bound, declared))
-    assert isinstance(declared, ModesDeclaration)
-    modes = modes_claims_of(mine, declared)
-    found = modes_contradictions(modes, claims, protocol, audit.extent)
-    return found, modes_digests(modes, modes_context(*bound, declared), protocol.resolution)
 
 
 def _compare_digests(
@@ -352,7 +231,7 @@ def check_digests(loaded: LoadedAudit) -> Check:
     manifest = loaded.audit.manifest
     roots: list[tuple[str, str | None, bytearray]] = [("root_digest", manifest.root_digest, loaded.digests)]
     for name, own in loaded.block_digests.items():
-        roots.append((f"{name}.root_digest", getattr(manifest, f"{name}_root_digest"), own))
+        roots.append((f"blocks.{name}.root_digest", manifest.blocks[name].root_digest, own))
     for name, claimed, digests in roots:
         root = digest_text(packed_root(bytearray(digests)))
         if root != claimed:

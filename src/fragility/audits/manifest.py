@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 from fragility.base.canonical import digest_of
 from fragility.base.errors import CertificateError
@@ -24,17 +24,14 @@ from fragility.base.schemas import (
     Must,
     check_format,
     is_digest,
-    named,
     parse_text,
     read_document,
     write_document,
 )
 from fragility.base.text import BriefRepr
-from fragility.blocks.block import BlockDeclaration
+from fragility.blocks.all import BLOCKS, read_declarations
+from fragility.blocks.block import Declaration
 from fragility.blocks.claims import FORMAT, Extent
-from fragility.blocks.intervals.values import IntervalsDeclaration
-from fragility.blocks.lattice.values import LatticeDeclaration
-from fragility.blocks.modes import ModesDeclaration
 from fragility.models import ClassLabel
 from fragility.protocol import Protocol
 
@@ -59,17 +56,10 @@ def _are_files(files: Mapping[str, str]) -> bool:
     return all(is_digest(digest) and digest[7:23] == digest_in_name(name) for name, digest in files.items())
 
 
-def _name_root(block: str) -> str:
-    return f"{block}.root_digest"
-
-
-def _root_of(block: str) -> dict[str, Any]:
-    """Return the metadata of the field of a block's root, in the file the last field of the block."""
-    return {**named(_name_root(block)), **OPTIONAL}
-
-
 Classes: TypeAlias = Annotated[tuple[ClassLabel, ...], Must("at least two distinct labels of one type", _are_classes)]
 Versions: TypeAlias = Annotated[dict[str, str], Must("names of libraries and their versions", _are_versions)]
+Declarations: TypeAlias = dict[str, Any]  # name of a block -> its Declaration
+Declared = TypeVar("Declared", bound=Declaration)
 Files: TypeAlias = Annotated[dict[str, str], Must("file names that begin their own digests", _are_files)]
 
 
@@ -115,17 +105,6 @@ class Tolerance:
         return cls(protocol.resolution, protocol.resolution)
 
 
-@dataclass(frozen=True, slots=True)
-class ComparedBaselines:
-    """What a comparison of baselines found (``BaselineComparison.section``)."""
-
-    rows: Count
-    figures: list[dict[str, Any]]  # under each baseline, the declared one first
-    rows_by_baselines: list[int]  # how many rows flip early under 0, 1, 2 ... of the baselines
-    agreements: list[dict[str, Any]]  # how far each other baseline agrees with the declared one
-    verdict: str
-
-
 @dataclass(frozen=True, slots=True, repr=False)
 class Manifest(BriefRepr):
     """What an audit says of itself; the fields have the names and the order of the file."""
@@ -143,22 +122,10 @@ class Manifest(BriefRepr):
     rows: Count  # certificates that are here
     root_digest: Digest
     claims: Extent
-    lattice: LatticeDeclaration | None = None  # None without a lattice block
-    modes: ModesDeclaration | None = None  # None without a modes block
-    intervals: IntervalsDeclaration | None = None  # None without an intervals block
-    baselines: ComparedBaselines | None = None  # None where baselines were not compared
+    blocks: Declarations = field(default_factory=dict)  # of the blocks that are there, by name, in the order of BLOCKS
     protocol_signature: Digest | None = None  # digest of the envelope that signed the protocol before the audit
     # Digests by file name; None for an audit in memory.
     files: Files | None = field(default=None, metadata=OPTIONAL)
-    lattice_root_digest: Digest | None = field(default=None, metadata=_root_of("lattice"))
-    modes_root_digest: Digest | None = field(default=None, metadata=_root_of("modes"))
-    intervals_root_digest: Digest | None = field(default=None, metadata=_root_of("intervals"))
-
-    @property
-    def beside(self) -> dict[str, BlockDeclaration]:
-        """The blocks that stand in tables of their own, by name, in the order of their files."""
-        blocks = {"modes": self.modes, "intervals": self.intervals}
-        return {name: declared for name, declared in blocks.items() if declared is not None}
 
     @property
     def is_selection(self) -> bool:
@@ -166,8 +133,16 @@ class Manifest(BriefRepr):
         return self.input.rows != self.rows
 
     def files_of(self, kind: str) -> list[str]:
-        """Return the names of the files that hold certificates, searched, baselines, protocol ..., in order."""
+        """Return the names of the files that hold certificates, a block, the protocol ..., in order."""
         return [name for name in self.files or {} if kind_of(name) == kind]
+
+    def find_block(self, kind: type[Declared]) -> Declared | None:
+        """Return the declaration of this kind; None without such a block."""
+        return next((own for own in self.blocks.values() if isinstance(own, kind)), None)
+
+    def without_blocks(self) -> Manifest:
+        """Return what the manifest says of the claims alone."""
+        return replace(self, blocks={})
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any], *, saved: bool = False) -> Manifest:
@@ -175,21 +150,16 @@ class Manifest(BriefRepr):
 
         A saved one also names its files and has its own digest.
         """
-        plain = dict(document) if isinstance(document, Mapping) else {}
-        roots: dict[str, Any] = {}
-        for name in BLOCKS:
-            if isinstance(declared := plain.get(name), Mapping):
-                if declared.get("root_digest") is None:
-                    raise CertificateError(f"{WHAT} lacks the field '{name}.root_digest'")
-                plain[name] = {own: value for own, value in declared.items() if own != "root_digest"}
-                roots[_name_root(name)] = declared["root_digest"]
-        if unknown := [name for name in map(_name_root, BLOCKS) if name in plain]:
-            raise CertificateError(f"{WHAT} has the unknown field {unknown[0]!r}")
-        if saved and "files" not in plain:
-            raise CertificateError(f"{WHAT} lacks the field 'files'")
+        plain = dict(document) if isinstance(document, Mapping) else document
+        blocks: dict[str, Declaration] = {}
+        if isinstance(plain, dict):
+            if saved and "files" not in plain:
+                raise CertificateError(f"{WHAT} lacks the field 'files'")
+            if "blocks" in plain:
+                blocks, plain["blocks"] = read_declarations(plain["blocks"], WHAT), {}
         beside = {"manifest_digest": str} if saved else {}
-        read = read_document(
-            plain | roots or document, cls, WHAT, CertificateError, format=FORMAT, beside=beside, ordered=True
+        read = replace(
+            read_document(plain, cls, WHAT, CertificateError, format=FORMAT, beside=beside, ordered=True), blocks=blocks
         )
         if saved:
             read.check_files()
@@ -197,35 +167,24 @@ class Manifest(BriefRepr):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the document without its own digest; ``files`` only where they are known."""
-        document: dict[str, Any] = write_document(self)
-        for name in BLOCKS:
-            root = document.pop(_name_root(name), None)
-            if document[name] is not None:
-                document[name]["root_digest"] = root
-        return document
+        document: dict[str, Any] = write_document(self.without_blocks())
+        return document | {"blocks": {name: own.to_dict() for name, own in self.blocks.items()}}
 
     def check_files(self) -> None:
         """Refuse other files than the parts, the tables beside them that the manifest speaks of, and the documents."""
-        files, beside = self.files or {}, self.beside
-        documents = {
-            "searched": self.lattice is not None and self.lattice.is_partial,
-            **{name: declared.is_partial for name, declared in beside.items()},
-            "baselines": self.baselines is not None,
-            "protocol": True,
-            "protocol-signature": self.protocol_signature is not None,
-        }
+        files = self.files or {}
         named = [(match["place"], kind_of(name)) for name in files if (match := CONTENT_NAME.fullmatch(name))]
         places = [place_text(i) for i in range(sum(kind == "certificates" for _, kind in named))]
-        in_parts = ["certificates", *(name for name, declared in beside.items() if not declared.is_partial)]
-        expected: list[tuple[str | None, str]] = [(place, kind) for kind in in_parts for place in places]
-        expected += [(None, kind) for kind, there in documents.items() if there]
+        expected: list[tuple[str | None, str]] = [(place, "certificates") for place in places]
+        for name, declared in self.blocks.items():
+            expected += [(None, name)] if declared.is_partial else [(place, name) for place in places]
+        expected += [(None, "protocol")]
+        expected += [(None, "protocol-signature")] if self.protocol_signature is not None else []
         if not places or named != expected:
             raise CertificateError(
-                "files in the manifest must name the parts of the certificates in order, from 00000, then the modes "
-                "and the intervals of each part if every row has them, the table of searched rows if only some were, "
-                "that of the modes and that of the intervals if some rows have them, that of the baselines if they "
-                "were compared, then one protocol, then the envelope of protocol_signature if there is one, got "
-                f"{list(files)[:4]}"
+                "files in the manifest must name the parts of the certificates in order, from 00000, then the tables "
+                "of each block in order, one for each part or one of chosen rows, then one protocol, then the envelope "
+                f"of protocol_signature if there is one, got {list(files)[:4]}"
             )
         if self.protocol_signature is not None and list(files.values())[-1] != self.protocol_signature:
             raise CertificateError("files in the manifest must name the envelope of protocol_signature, and no other")
@@ -241,13 +200,6 @@ class Manifest(BriefRepr):
     def to_bytes(self) -> bytes:
         """Return the content of the manifest's file."""
         return manifest_text(self.to_dict()).encode()
-
-
-BLOCKS: dict[str, type[LatticeDeclaration] | type[BlockDeclaration]] = {
-    "lattice": LatticeDeclaration,
-    "modes": ModesDeclaration,
-    "intervals": IntervalsDeclaration,
-}
 
 
 def manifest_text(document: Mapping[str, Any]) -> str:
@@ -320,15 +272,16 @@ def _at(document: Mapping[str, Any], path: str) -> Any:
 
 
 def kind_of(name: str) -> str:
-    """Return what a data file holds, by its name: certificates, searched, baselines, protocol ..."""
+    """Return what a data file holds, by its name: certificates, protocol, the name of a block; empty for others."""
     match = CONTENT_NAME.fullmatch(name)
-    return "" if match is None else match["kind"] or match["beside"] or match["document"]
+    kind = "" if match is None else match["kind"] or match["table"] or match["document"]
+    return kind if kind in ("certificates", "protocol", "protocol-signature", *BLOCKS) else ""
 
 
 def digest_in_name(name: str) -> str | None:
     """Return the digits of the digest that a data file's name holds; None for any other name."""
-    match = CONTENT_NAME.fullmatch(name)
-    return None if match is None else match["part"] or match["table"] or match["digest"]
+    match = CONTENT_NAME.fullmatch(name) if kind_of(name) else None
+    return None if match is None else match["part"] or match["beside"] or match["digest"]
 
 
 def place_text(place: int) -> str:

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from fragility.audits.flips import PATH_COLUMNS, SEARCH_COLUMNS, FlipBounds, bound_flips
+from fragility.audits.manifest import Manifest
 from fragility.base.arrays import Booleans, Floats
 from fragility.base.canonical import is_missing
 from fragility.base.ids import RowLabels
@@ -64,9 +65,7 @@ class Audited(typing.Protocol):
     @property
     def classes(self) -> tuple[Any, ...]: ...
     @property
-    def lattice_declaration(self) -> LatticeDeclaration | None: ...
-    @property
-    def modes_declaration(self) -> ModesDeclaration | None: ...
+    def manifest(self) -> Manifest: ...
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]: ...
 
 
@@ -105,7 +104,9 @@ class MeasuredRows:
     @cached_property
     def bounds(self) -> FlipBounds:
         """What is known of the smallest failing sets."""
-        return bound_flips(self.table, self.audit.protocol, self.audit.lattice_declaration, search=self.search)
+        return bound_flips(
+            self.table, self.audit.protocol, self.audit.manifest.find_block(LatticeDeclaration), search=self.search
+        )
 
     @cached_property
     def state(self) -> Any:
@@ -341,14 +342,14 @@ def list_measures(audit: Audited, *, labels: bool = False) -> dict[str, Measure]
         found[f"no_flip_under_{operator}"] = Measure(
             f"do not flip under {operator}", (column,), partial(_is_unflipped, column)
         )
-    if (modes := audit.modes_declaration) is not None:
+    if (modes := audit.manifest.find_block(ModesDeclaration)) is not None:
         for mode in modes.units:
             column, words = f"exposure_{mode}", f"exposure to {MODE_WORDS[mode][0]}"
             found |= {
                 f"exposed_{mode}": exposed(mode=mode),
                 f"confident_mean_exposure_{mode}": _mean(column, words, "confident"),
             }
-    if (lattice := audit.lattice_declaration) is not None:
+    if (lattice := audit.manifest.find_block(LatticeDeclaration)) is not None:
         found |= SEARCHED | ({"lost": LOST} if lattice.has_failures else {})
     return found
 
@@ -362,7 +363,7 @@ def _is_unflipped(column: str, rows: MeasuredRows) -> Booleans:
 
 def list_columns(measures: Iterable[Measure], audit: Audited) -> list[str]:
     """Return the columns of certificates that some measures read."""
-    absent = () if audit.lattice_declaration is not None else SEARCH_COLUMNS
+    absent = () if audit.manifest.find_block(LatticeDeclaration) is not None else SEARCH_COLUMNS
     wanted = ["confidence", *(column for measure in measures for column in measure.columns)]
     return [column for column in dict.fromkeys(wanted) if column not in absent]
 

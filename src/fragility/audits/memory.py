@@ -20,15 +20,15 @@ import pyarrow as pa
 from fragility.audits.audit import Audit, find_position, find_positions
 from fragility.audits.certificate import Certificate
 from fragility.audits.folder import read_folder, read_protocol_signature, write_folder
-from fragility.audits.manifest import BLOCKS, ComparedBaselines, Manifest
+from fragility.audits.manifest import Manifest
 from fragility.audits.parts import PART_ROWS, cut
 from fragility.base.arrays import Floats
 from fragility.base.canonical import combine_digests, digest_bytes
 from fragility.base.errors import Advice, CertificateError
 from fragility.base.libraries import say_lacking
-from fragility.blocks.baselines.comparison import COMPARED_CLAIMS, BaselineComparison, check_comparison
-from fragility.blocks.block import BlockDeclaration
-from fragility.blocks.choice import RowChoice, compare_ids
+from fragility.blocks.all import BLOCKS, place_blocks
+from fragility.blocks.block import DIGEST, AuditBlock, Declaration
+from fragility.blocks.choice import compare_ids
 from fragility.blocks.claims import (
     Claims,
     context_digest,
@@ -36,21 +36,6 @@ from fragility.blocks.claims import (
     row_digests,
     table_of,
 )
-from fragility.blocks.intervals.values import (
-    IntervalsClaims,
-    IntervalsDeclaration,
-    intervals_context,
-    with_intervals,
-)
-from fragility.blocks.lattice.values import (
-    LatticeClaims,
-    LatticeDeclaration,
-    lattice_claims_of,
-    lattice_context,
-    split_block,
-    with_block,
-)
-from fragility.blocks.modes import ModesClaims, ModesDeclaration, modes_context, with_modes
 from fragility.pages.drawing import draw_curve_svg, draw_table, escape, put_side_by_side
 from fragility.pages.wording import describe_curve
 from fragility.protocol import Protocol
@@ -74,8 +59,6 @@ class Certificates(Audit):
         What binds the rest: model, input, engine, versions and digests.
     protocol_signature : bytes, optional
         The envelope that signed the protocol before the audit, where the manifest names one.
-    baselines : BaselineComparison, optional
-        The same confident rows under every baseline that the model admits, where the manifest says so.
 
     See Also
     --------
@@ -89,17 +72,11 @@ class Certificates(Audit):
         protocol: Protocol,
         manifest: Manifest,
         protocol_signature: bytes | None = None,
-        baselines: BaselineComparison | None = None,
     ) -> None:
         self.table = table
         self.protocol = protocol
         self.manifest = manifest
         self.protocol_signature = protocol_signature
-        self._baselines = baselines
-
-    @property
-    def baselines(self) -> BaselineComparison | None:
-        return self._baselines
 
     @classmethod
     def build(cls, claims: Claims, protocol: Protocol, manifest: Manifest) -> Certificates:
@@ -122,139 +99,80 @@ class Certificates(Audit):
         context = context_digest(protocol.digest, manifest.model.fingerprint, manifest.model.classes)
         digests = row_digests(claims, context, protocol.resolution)
         derived: dict[str, Any] = {"rows": len(claims), "root_digest": combine_digests(digests), "claims": "full"}
-        derived |= {field: None for name in BLOCKS for field in (name, f"{name}_root_digest")}
-        plain = replace(manifest, **derived, baselines=None)
+        plain = replace(manifest.without_blocks(), **derived)
         return cls(table_of(claims, digests, protocol, manifest.model.classes), protocol, plain)
 
-    def with_lattice(self, block: LatticeClaims, declaration: LatticeDeclaration) -> Certificates:
-        """Return the same certificates with a lattice block in place of the one they may have; digests are made here.
+    def with_block(self, name: str, declaration: Declaration, block: pa.Table) -> Certificates:
+        """Return the same certificates with a block in place of the one of its kind that they may have.
 
         Parameters
         ----------
-        block : LatticeClaims
-            Smallest failing sets and failure probabilities of the same rows, in the same order; where the declaration
-            says so, of the most exposed rows, most exposed first.
-        declaration : LatticeDeclaration
-            What they were searched with.
-
-        Returns
-        -------
-        Certificates
-            With the block's row digests and root digest.
-        """
-        about, covered = self.manifest, self._select_ids(block.ids, declaration.choice(self.protocol), "lattice")
-        context = lattice_context(about.protocol_digest, about.model.fingerprint, about.model.classes, declaration)
-        table, digests = with_block(covered, block, declaration, context, self.protocol)
-        return self._put_block("lattice", declaration, table, digests)
-
-    def with_modes(self, block: ModesClaims, declaration: ModesDeclaration) -> Certificates:
-        """Return the same certificates with a modes block in place of the one they may have; digests are made here.
-
-        Parameters
-        ----------
-        block : ModesClaims
-            What failure modes cost the same rows, in the same order; where the declaration says so, of the confident
-            rows that are chosen by their content.
-        declaration : ModesDeclaration
+        name : str
+            ``lattice``, ``modes``, ``intervals``, ``baselines`` ...
+        declaration : Declaration
             What it was made with.
+        block : pyarrow.Table
+            Ids and the columns of the block, of the same rows in the same order; where the declaration says so, of
+            chosen rows in the order in which the format lists them. Digests are made here.
 
         Returns
         -------
         Certificates
             With the block's row digests and root digest.
         """
-        about, covered = self.manifest, self._select_ids(block.ids, declaration.choice(self.protocol), "modes")
-        context = modes_context(about.protocol_digest, about.model.fingerprint, about.model.classes, declaration)
-        table, digests = with_modes(covered, block, declaration, context, self.protocol.resolution)
-        return self._put_block("modes", declaration, table, digests)
+        model = self.manifest.model
+        own = place_blocks({name: declaration}, self.protocol, model.fingerprint, model.classes)[name]
+        columns = {column.name: block.column(column.name).combine_chunks() for column in own.columns}
+        return self.put_block(own, own.tabulate(block.column("id").combine_chunks(), columns))
 
-    def with_intervals(self, block: IntervalsClaims, declaration: IntervalsDeclaration) -> Certificates:
-        """Return the same certificates with an intervals block in place of the one they may have.
+    def put_block(self, own: AuditBlock, made: pa.Table) -> Certificates:
+        """Return the same certificates with the finished table of a block, in place of the one of its kind.
 
         Parameters
         ----------
-        block : IntervalsClaims
-            The stability intervals of the same rows, in the same order; where the declaration says so, of the most
-            exposed rows, most exposed first.
-        declaration : IntervalsDeclaration
-            What it was made with.
+        own : AuditBlock
+            The block, as this audit declares it.
+        made : pyarrow.Table
+            Ids, the columns of the block and its digests.
 
         Returns
         -------
         Certificates
-            With the block's row digests and root digest.
-        """
-        about, covered = self.manifest, self._select_ids(block.ids, declaration.choice(self.protocol), "intervals")
-        context = intervals_context(about.protocol_digest, about.model.fingerprint, about.model.classes, declaration)
-        table, digests = with_intervals(covered, block, declaration, context)
-        return self._put_block("intervals", declaration, table, digests)
-
-    def _select_ids(self, ids: tuple[Hashable, ...], choice: RowChoice | None, name: str) -> pa.Table:
-        """Return the ids of the rows that a block covers as a table; refuse a block of other rows than are chosen."""
-        table = self.table.select(["id"])
-        if choice is None:
-            fault = compare_ids(ids, table.column("id").to_pylist())
-        else:
-            candidates, confident = choice.keep_candidates(self.table, set(ids)), choice.find_confident(self.table)
-            fault = choice.find_fault(candidates, len(confident), ids, whole=not self.manifest.is_selection)
-        if fault is not None:
-            raise CertificateError(f"the {name} block is of other rows than the certificates: {fault}")
-        return table if choice is None else pa.table({"id": pa.array(ids, type=table.schema.field("id").type)})
-
-    def _put_block(
-        self, name: str, declaration: LatticeDeclaration | BlockDeclaration, block: pa.Table, digests: list[bytes]
-    ) -> Certificates:
-        """Return the certificates with a block, given as a table of ids and its columns."""
-        changed: dict[str, Any] = {name: declaration, f"{name}_root_digest": combine_digests(digests)}
-        bare = self.table.drop_columns(self.blocks[name].names) if name in self.blocks else self.table
-        table, manifest = declaration.form.join(bare, block), replace(self.manifest, **changed)
-        made = Certificates(table, self.protocol, manifest, self.protocol_signature, self.baselines)
-        order = table.column_names[: table.column_names.index("digest") + 1]
-        made.table = table.select([*order, *(name for form in made.blocks.values() for name in form.names)])
-        return made
-
-    def with_baselines(self, comparison: BaselineComparison) -> Certificates:
-        """Return the same certificates with a comparison of baselines.
-
-        Parameters
-        ----------
-        comparison : BaselineComparison
-            What :func:`compare_baselines` made of these certificates.
-
-        Returns
-        -------
-        Certificates
-            The manifest states the figures; the comparison is saved, verified and reported with the certificates.
+            With the block's root digest.
 
         Raises
         ------
         CertificateError
-            The comparison is of other rows or other baselines.
+            The block is of other rows than the declaration chooses.
         """
-        check_comparison(comparison, self.table.select(list(COMPARED_CLAIMS)), self.protocol)
-        manifest = replace(self.manifest, baselines=ComparedBaselines(**comparison.section()))
-        return Certificates(self.table, self.protocol, manifest, self.protocol_signature, comparison)
+        fault = self._find_other_rows(own, made.column("id").to_pylist())
+        if fault is not None:
+            raise CertificateError(f"the {own.name} block is of other rows than the certificates: {fault}")
+        there = self.blocks
+        bare = self.table.drop_columns(there[own.name].names) if own.name in there else self.table
+        declared = {**self.manifest.blocks, own.name: own.with_root(made.column(DIGEST).to_pylist())}
+        manifest = replace(self.manifest, blocks={name: declared[name] for name in BLOCKS if name in declared})
+        found = Certificates(own.join(bare, made), self.protocol, manifest, self.protocol_signature)
+        claims = found.table.column_names[: found.table.column_names.index(DIGEST) + 1]
+        names = [column for block in found.blocks.values() for column in block.names]
+        found.table = found.table.select([*claims, *names])
+        return found
+
+    def _find_other_rows(self, own: AuditBlock, ids: Sequence[Hashable]) -> str | None:
+        """Return why a block cannot be of these rows; None if it may."""
+        choice = own.choice
+        if choice is None:
+            return compare_ids(ids, self.table.column("id").to_pylist())
+        candidates, confident = choice.keep_candidates(self.table, set(ids)), choice.find_confident(self.table)
+        return choice.find_fault(candidates, len(confident), ids, whole=not self.manifest.is_selection)
 
     @cached_property
     def claims(self) -> Claims:
         """The claims as arrays."""
         return self.read_claims(self.table)
 
-    @cached_property
-    def lattice(self) -> LatticeClaims | None:
-        """The lattice block as arrays; None without one."""
-        declared = self.lattice_declaration
-        return None if declared is None else lattice_claims_of(self.table, declared, self.protocol)
-
-    def ids_of_block(self, name: str) -> list[Hashable]:
-        if name not in self.blocks:
-            return []
-        covered, lattice = self.table, self.lattice_declaration
-        if name != "lattice":
-            covered = self.manifest.beside[name].split(self.table, self.protocol)[1]
-        elif lattice is not None and lattice.is_partial:
-            covered = split_block(self.table, lattice, self.protocol)[1]
-        return list(covered.column("id").to_pylist())
+    def block_table(self, name: str) -> pa.Table:
+        return self.blocks[name].cut_out(self.table)
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
@@ -310,10 +228,16 @@ class Certificates(Audit):
 
     def take(self, positions: Sequence[int] | npt.NDArray[Any]) -> Certificates:
         table = self.table.take(pa.array(find_positions(positions, len(self))))
-        root = combine_digests(digest_from_text(text) for text in table.column("digest").to_pylist())
-        derived: dict[str, Any] = {"rows": len(table), "root_digest": root, "baselines": None}
-        derived |= {f"{name}_root_digest": form.root(table) for name, form in self.blocks.items()}
-        return Certificates(table, self.protocol, replace(self.manifest, **derived), self.protocol_signature)
+        left_out = [name for name, own in self.blocks.items() if not own.kind.in_selections]
+        table = table.drop_columns([column for name in left_out for column in self.blocks[name].names])
+        root = combine_digests(digest_from_text(text) for text in table.column(DIGEST).to_pylist())
+        blocks = {
+            name: own.with_root(table.column(own.digest).drop_null().to_pylist())
+            for name, own in self.blocks.items()
+            if name not in left_out
+        }
+        manifest = replace(self.manifest, rows=len(table), root_digest=root, blocks=blocks)
+        return Certificates(table, self.protocol, manifest, self.protocol_signature)
 
     def with_protocol_signature(self, path: str | os.PathLike[str]) -> Certificates:
         """Return these certificates with the name of the signature that their protocol had before the audit.
@@ -335,7 +259,7 @@ class Certificates(Audit):
         """
         envelope = read_protocol_signature(path, self.protocol.digest)
         manifest = replace(self.manifest, protocol_signature=digest_bytes(envelope))
-        return Certificates(self.table, self.protocol, manifest, envelope, self.baselines)
+        return Certificates(self.table, self.protocol, manifest, envelope)
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         return (self.part(place, columns) for place in range(len(self.part_starts) - 1))
@@ -432,23 +356,12 @@ class Certificates(Audit):
         """
         Manifest.from_dict(self.manifest.to_dict())  # by the rules that it is read by
         self.check_table(self.table)
-        table, lattice, blocks = self.table, self.lattice_declaration, dict[str, pa.Table]()
-        for name, declared in self.manifest.beside.items():
-            table, blocks[name] = declared.split(table, self.protocol)
-        beside = dict[str, pa.Table]()
-        if lattice is not None and lattice.is_partial:
-            table, beside["searched"] = split_block(table, lattice, self.protocol)
-        parts = {"certificates": cut(table)}
-        for name, block in blocks.items():
-            if self.manifest.beside[name].is_partial:
-                beside[name] = block
-            else:
-                parts[name] = cut(block)
-        if self.manifest.baselines is not None:
-            if self.baselines is None:
-                raise CertificateError("the manifest speaks of other baselines, but their comparison is not here")
-            beside["baselines"] = self.baselines.table
-        return write_folder(folder, parts, self.protocol, self.manifest, self.protocol_signature, beside)
+        claims = self.table.drop_columns([column for own in self.blocks.values() for column in own.names])
+        blocks = {
+            name: [self.block_table(name)] if own.declared.is_partial else list(cut(self.block_table(name)))
+            for name, own in self.blocks.items()
+        }
+        return write_folder(folder, cut(claims), blocks, self.protocol, self.manifest, self.protocol_signature)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Certificates:

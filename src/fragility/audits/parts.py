@@ -21,17 +21,14 @@ from fragility.audits.manifest import place_text
 from fragility.base.canonical import DIGEST_BYTES, digest_bytes
 from fragility.base.errors import CertificateError, first_line
 from fragility.base.files import open_regular
+from fragility.blocks.claims import list_of
 from fragility.protocol import Protocol
 
 PART_ROWS = 50_000
 MOST_INFLATED = 1000  # times the file's size that a column may take uncompressed
 LEAST_DECODED, MOST_DECODED = 64 * 2**20, 100  # bytes, and times the file's size, that a table may take in memory
 # Few distinct values; in every other column a dictionary would be as large as what it replaces.
-REPEATING = (
-    *("predicted", "flip_budget", "path.list.element", "path_predicted.list.element"),
-    *("smallest_state", "smallest_size", "smallest_set.list.element"),
-    *(f"interval_{name}.list.element" for name in ("state", "value", "low", "high", "below", "above", "categories")),
-)
+REPEATING = ("predicted", "flip_budget", "path.list.element", "path_predicted.list.element")
 
 
 def cut(table: pa.Table, rows: int = PART_ROWS) -> Iterator[pa.Table]:
@@ -43,12 +40,24 @@ def cut(table: pa.Table, rows: int = PART_ROWS) -> Iterator[pa.Table]:
 def encode_part(table: pa.Table) -> bytes:
     """Return a part's Parquet file, the same bytes for equal tables."""
     thresholds = [name for name in table.column_names if name.startswith("lambda_")]
+    return _encode(table, [*REPEATING, *thresholds])
+
+
+def encode_block(table: pa.Table) -> bytes:
+    """Return the Parquet file of a block's table, the same bytes for equal tables: texts and small numbers repeat."""
+    between = [table.schema.field(i) for i in range(1, table.num_columns - 1)]
+    repeating = [own.name for own in between if own.type in (pa.string(), pa.int32())]
+    repeating += [f"{own.name}.list.element" for own in between if own.type == list_of(pa.string())]
+    return _encode(table, repeating)
+
+
+def _encode(table: pa.Table, dictionaries: Sequence[str]) -> bytes:
     sink = pa.BufferOutputStream()
     pq.write_table(
         table.combine_chunks(),
         sink,
         compression="zstd",
-        use_dictionary=[*REPEATING, *thresholds],
+        use_dictionary=list(dictionaries),
         row_group_size=max(len(table), 1),
     )
     return bytes(sink.getvalue())
@@ -59,17 +68,14 @@ def decode_part(
     name: str,
     protocol: Protocol,
     columns: Sequence[str] | None = None,
-    *,
-    most_rows: int | None = None,
 ) -> pa.Table:
     """Return the table of a part, or some of its columns; refuse one that declares more than it can hold.
 
-    most_rows: of a file whose kind bounds its rows. By default each row has a digest, which cannot be compressed below
-    its 32 bytes, so the size of the file bounds the rows. The protocol bounds the values of a row.
+    Each row has a digest, which cannot be compressed below its 32 bytes, so the size of the file bounds the rows. The
+    protocol bounds the values of a row.
     """
     width = max(protocol.depth + 1, len(protocol.severities), len(protocol.columns), len(protocol.fields))
-    bound = len(data) // DIGEST_BYTES if most_rows is None else most_rows
-    table = decode_table(data, name, columns, most_rows=bound, most_values=width)
+    table = decode_table(data, name, columns, most_rows=len(data) // DIGEST_BYTES, most_values=width)
     lacking = [column for column in columns or () if column not in table.column_names]
     if lacking:
         raise CertificateError(f"{name} lacks the column {lacking[0]!r}")

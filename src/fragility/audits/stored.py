@@ -19,14 +19,12 @@ from fragility.audits.audit import Audit, find_positions
 from fragility.audits.folder import (
     BlockReader,
     manifest_bytes,
-    read_comparison,
     read_declarations,
     read_table,
 )
 from fragility.audits.memory import Certificates
 from fragility.audits.parts import rows_of_part
 from fragility.base.errors import CertificateError
-from fragility.blocks.baselines.comparison import BaselineComparison
 
 
 class StoredAudit(Audit):
@@ -65,18 +63,11 @@ class StoredAudit(Audit):
         self.part_names = tuple(self._saved.files_of("certificates"))
         self._blocks = BlockReader(self.folder, self._saved, self.protocol)
 
-    @cached_property
-    def baselines(self) -> BaselineComparison | None:
+    def block_table(self, name: str) -> pa.Table:
         with self._reading():
-            return read_comparison(self.folder, self._saved, self.protocol)
-
-    def ids_of_block(self, name: str) -> list[Hashable]:
-        if name not in self.blocks:
-            return []
-        kind = "searched" if name == "lattice" else name
-        with self._reading():
-            tables = [self._blocks.of_some_rows(kind)] if self._blocks.covers_some(kind) else self.batches(["id"])
-            return [own_id for table in tables for own_id in table.column("id").to_pylist()]
+            if self.blocks[name].declared.is_partial:
+                return self._blocks.of_chosen_rows(name)
+            return pa.concat_tables([self._blocks.of_place(name, place) for place in range(len(self.part_names))])
 
     def __len__(self) -> int:
         return self.manifest.rows

@@ -47,8 +47,8 @@ MODEL_START = re.compile(rb'tree\n|\s*\{\s*"(learner|features_info|ctr_data)"\s*
 # <what>-<first 16 digits of the file's SHA-256>: a name has one content for ever, so writing spoils nothing being read.
 # A part of the certificates has its place in the input before that, counted from 00000; so have the blocks of a part.
 CONTENT_NAME = re.compile(
-    r"(?P<kind>certificates|modes|intervals)-(?P<place>\d{5,})-(?P<part>[0-9a-f]{16})\.parquet"
-    r"|(?P<beside>searched|modes|intervals|baselines)-(?P<table>[0-9a-f]{16})\.parquet"
+    r"(?P<kind>(?!part-)[a-z_]+)-(?P<place>\d{5,})-(?P<part>[0-9a-f]{16})\.parquet"
+    r"|(?P<table>[a-z_]+)-(?P<beside>[0-9a-f]{16})\.parquet"
     r"|(?P<document>protocol|protocol-signature)-(?P<digest>[0-9a-f]{16})\.json"
 )
 LOG_PART_NAME = re.compile(r"part-(?P<place>\d{5,})-(?P<digest>[0-9a-f]{16})\.parquet")  # rows or events

@@ -12,6 +12,7 @@ import pyarrow as pa
 from fragility.base.text import escape_controls
 
 MAX_LISTED = 20
+DISAGREEMENT = 1e-9  # of recomputed probabilities: sums of the same terms in another order
 MAX_KEPT = 10_000  # differences; what is wrong in more rows than this is counted only
 # What a document of unknown origin can still set off behind the checks that name its fault.
 MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, pa.ArrowException)

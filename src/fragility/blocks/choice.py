@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence, Set
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,10 +22,22 @@ import pyarrow as pa
 
 from fragility.base.arrays import Integers
 from fragility.base.ids import id_keys
+from fragility.base.schemas import Positive
 from fragility.evidence.rows import CONTENT_BYTES
 
 CONTENT = "content"  # a column of 16 bytes per row, by which rows are chosen where they are at hand
 CLAIMS_TO_CHOOSE = ("id", "confidence", "exposure")
+
+
+By: TypeAlias = Literal["exposure", "content"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenRows:
+    """What a manifest says of the rows that a block has: so many confident ones at most."""
+
+    most: Positive
+    by: By
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +45,7 @@ class RowChoice:
     """So many of the confident rows, at most."""
 
     count: int
-    by: Literal["exposure", "content"]
+    by: By
     min_confidence: float
 
     def choose(self, table: pa.Table) -> Integers:

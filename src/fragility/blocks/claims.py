@@ -263,7 +263,7 @@ def hash_rows(
         rows = slice(start, min(start + len(block), len(ids)))
         own = block[: rows.stop - start]
         for i, (values, _, unit) in enumerate(columns):
-            own[str(i)] = values[rows] if unit is None else _count_units(values[rows], unit)
+            own[str(i)] = values[rows] if unit is None else count_units(values[rows], unit)
         data, width = own.view(np.uint8).data, layout.itemsize
         if counted:
             own["id"] = ids[rows]
@@ -276,7 +276,7 @@ def hash_rows(
     return out
 
 
-def _count_units(values: Floats, unit: float) -> Floats:
+def count_units(values: Floats, unit: float) -> Floats:
     """Return values as whole multiples of a unit, halves to even; adding 0 makes -0 the 0 it is, NaN is one value."""
     counted = np.rint(values / unit) + 0.0
     missing = np.isnan(counted)

@@ -6,34 +6,27 @@ fragility.questions.modes):
     mode_drop_m = delta_u,   flip_chance_m = f_u,   exposure_m = 1 - exp(-w_m sum_u [delta_u]_+ / (|margin| + 1e-8))
 
 w_m is 1/2 for noise, of which a unit is a column and a direction, and 1 for every other mode.
-
-The block is optional and stands in a table of its own (`fragility.blocks.block`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from fragility.base.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats
+from fragility.base.arrays import Booleans, Floats
 from fragility.base.errors import CertificateError, DataError, ProtocolError
-from fragility.base.progress import Report
-from fragility.base.schemas import Positive
-from fragility.blocks.block import BlockDeclaration, BlockForm
-from fragility.blocks.choice import RowChoice
+from fragility.blocks.block import Block, BlockRecheck, Column, Contradictions, Declaration, Requests, in_units
+from fragility.blocks.checks import DISAGREEMENT, Difference, find_differences
+from fragility.blocks.choice import ChosenRows
 from fragility.blocks.claims import (
-    PROBABILITY_UNIT,
     Claims,
-    Extent,
     RowArrays,
-    context_digest,
     find_differing,
     float_column,
-    hash_rows,
     list_of,
     lists_per_row,
     read_float_lists,
@@ -41,55 +34,30 @@ from fragility.blocks.claims import (
 )
 from fragility.blocks.requests import Wanted, name_engine, read_wanted
 from fragility.engines.blackbox import ENGINE as BLACKBOX
-from fragility.engines.choice import choose_oracle
+from fragility.engines.choice import choose_oracle, never_reads
 from fragility.engines.oracle import ModelOracle
+from fragility.engines.run import Run
 from fragility.evidence import EvidenceRows
 from fragility.evidence.modes import UNIT_WEIGHTS
 from fragility.models import ClassLabel
 from fragility.protocol import Protocol
-from fragility.questions.modes.losses import choose_modes, losses_of_rows, units_of
-from fragility.scores import independent_loss
+from fragility.questions.modes.losses import ModeLosses, choose_modes, losses_of_rows, units_of
+from fragility.scores import EPSILON, independent_loss
 
 LOST = "lost"
 MOST_CONFIDENT = 2000  # rows that the command line assesses where nobody asked for every row
 STALE = "stale"  # needs rows of another time, which an audit does not have
-WantedModes: TypeAlias = Wanted  # names are those of modes that the protocol declares
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModesDeclaration(BlockDeclaration):
+class ModesDeclaration(Declaration):
     """What a modes block was made with."""
 
-    most_confident: Positive | None = (
-        None  # so many confident rows have a block, drawn by their content; None: every row
-    )
     units: dict[str, list[str]]  # by mode, in declared order
-
-    @property
-    def most(self) -> int | None:
-        return self.most_confident
-
-    def choice(self, protocol: Protocol) -> RowChoice | None:
-        most = self.most_confident
-        return None if most is None else RowChoice(most, "content", protocol.min_confidence)
 
     @property
     def modes(self) -> tuple[str, ...]:
         return tuple(self.units)
-
-    @property
-    def form(self) -> BlockForm:
-        number, numbers = pa.float64(), list_of(pa.float64())
-        by_mode = [
-            column
-            for mode in self.units
-            for column in (
-                (f"exposure_{mode}", number),
-                (f"mode_drop_{mode}", numbers),
-                (f"flip_chance_{mode}", numbers),
-            )
-        ]
-        return BlockForm("rows with failure modes", [*by_mode, ("modes_digest", pa.string())])
 
 
 class ModeClaims(NamedTuple):
@@ -161,7 +129,7 @@ class ModeCost:
 
 
 def costs_of_row(row: Mapping[str, Any], declared: ModesDeclaration) -> dict[str, ModeCost] | None:
-    """Return the block in a row of the table, by mode; None if the row has none."""
+    """Return the block in a row of the joined table, by mode; None if the row has none."""
     if row["modes_digest"] is None:
         return None
     found = {}
@@ -182,18 +150,29 @@ def costs_of_row(row: Mapping[str, Any], declared: ModesDeclaration) -> dict[str
 # --- table --------------------------------------------------------------------------------------------------
 
 
-def with_modes(
-    table: pa.Table, claims: ModesClaims, declaration: ModesDeclaration, context: bytes, resolution: float
-) -> tuple[pa.Table, list[bytes]]:
-    """Return a table with the columns of the block of its rows behind its own, and the block's digests."""
-    digests = modes_digests(claims, context, resolution)
+def columns_of(units: Mapping[str, Sequence[str]], protocol: Protocol) -> list[Column]:
+    """Return the columns of the block."""
+    number, numbers = pa.float64(), list_of(pa.float64())
+    return [
+        column
+        for mode in units
+        for column in (
+            Column(f"exposure_{mode}", number, None),
+            Column(f"mode_drop_{mode}", numbers, in_units(protocol.resolution)),
+            Column(f"flip_chance_{mode}", numbers, in_units()),
+        )
+    ]
+
+
+def write_columns(claims: ModesClaims) -> dict[str, Any]:
+    """Return the arrays as the columns of the block."""
     values: dict[str, Any] = {}
-    for mode in declaration.units:
+    for mode in claims.units:
         own = claims[mode]
         values[f"exposure_{mode}"] = own.exposure
         values[f"mode_drop_{mode}"] = lists_per_row(own.drop)
         values[f"flip_chance_{mode}"] = lists_per_row(own.flip_chance)
-    return declaration.form.append(table, values, digests), digests
+    return values
 
 
 def modes_claims_of(table: pa.Table, declaration: ModesDeclaration) -> ModesClaims:
@@ -208,45 +187,24 @@ def modes_claims_of(table: pa.Table, declaration: ModesDeclaration) -> ModesClai
     return ModesClaims(ids, declaration.units, np.stack(exposure, axis=1), read("mode_drop"), read("flip_chance"))
 
 
-# --- digests ------------------------------------------------------------------------------------------------
-
-
-def modes_digests(claims: ModesClaims, context: bytes, resolution: float) -> list[bytes]:
-    """Return each row's 32-byte digest: sha256 over context, id and block in the layout of docs/format.md."""
-    columns = [(claims.drop, "<f8", resolution), (claims.flip_chance, "<f8", PROBABILITY_UNIT)]
-    return hash_rows(claims.ids, context, columns)
-
-
-def modes_context(
-    protocol_digest: str, model_fingerprint: str, classes: Sequence[ClassLabel], declaration: ModesDeclaration
-) -> bytes:
-    """Return what binds a row's block to its protocol, its model and its units; not to an engine or to other rows."""
-    return context_digest(protocol_digest, model_fingerprint, classes, modes={"units": declaration.units})
-
-
 # --- what can be checked without the model ------------------------------------------------------------------
 
 
-def check_modes_declaration(
-    declared: ModesDeclaration, implied: Mapping[str, Sequence[str]], engines: Sequence[str]
-) -> None:
-    """Refuse a declaration that is not one of the protocol's modes; implied: the units of all that it may have."""
-    units = declared.units
+def check_units(units: Mapping[str, Sequence[str]], implied: Mapping[str, Sequence[str]]) -> None:
+    """Refuse units that are not those of some of the protocol's modes; implied: the units of all that it may have."""
     if not units or list(units) != [mode for mode in implied if mode in units]:
         raise CertificateError(
-            f"modes.units in the manifest must name modes of the protocol ({', '.join(implied)}) in their order, got "
-            f"{units!r:.80}"
+            f"blocks.modes.units in the manifest must name modes of the protocol ({', '.join(implied)}) in their "
+            f"order, got {units!r:.80}"
         )
     for mode, names in units.items():
         if names != list(implied[mode]):
-            raise CertificateError(f"modes.units.{mode} in the manifest is not the list of units that the protocol has")
-    if declared.engine not in engines:
-        raise CertificateError(f"modes in the manifest names the engine {declared.engine!r:.80}, which does not exist")
+            raise CertificateError(
+                f"blocks.modes.units.{mode} in the manifest is not the list of units that the protocol has"
+            )
 
 
-def modes_contradictions(
-    block: ModesClaims, claims: Claims, protocol: Protocol, extent: Extent
-) -> list[tuple[int, str]]:
+def modes_contradictions(block: ModesClaims, claims: Claims, protocol: Protocol) -> list[tuple[int, str]]:
     """Return (position, claim) wherever the block contradicts itself or the other claims of the same rows."""
     wrong: dict[str, Booleans] = {}
     for mode in block.units:
@@ -255,7 +213,7 @@ def modes_contradictions(
         possible = (chance == 0.0) | (chance == 1.0) if mode == LOST else (chance >= 0.0) & (chance <= 1.0)
         wrong[f"exposure_{mode}"] = find_differing(own.exposure, exposure_to(mode, claims.margin, own.drop))
         wrong[f"flip_chance_{mode}"] = np.asarray(~np.all(possible, axis=1))
-        if mode == LOST and extent == "full":
+        if mode == LOST and claims.path_margin.shape[1]:  # which a summary lacks
             unit = protocol.resolution * (1.0 + np.abs(claims.path_margin).max(axis=1, keepdims=True) * 1e-3)
             wrong[f"mode_drop_{mode}"] = np.asarray(
                 np.any(np.abs(own.drop - claims.one_step_drop) > 2.0 * unit, axis=1)
@@ -271,10 +229,8 @@ def units_by_mode(protocol: Protocol) -> dict[str, list[str]]:
     return {mode: list(units_of(protocol, mode)) for mode in protocol.modes.declared if mode != STALE}
 
 
-def declare_modes(rows: EvidenceRows, protocol: Protocol, engine: str, wanted: WantedModes) -> ModesDeclaration | None:
-    """Return what a block of these rows will be made with; None for no block."""
-    if wanted is None or wanted is False:
-        return None
+def declare_modes(rows: EvidenceRows, protocol: Protocol, engine: str, wanted: Wanted) -> ModesDeclaration:
+    """Return what a block of these rows will be made with."""
     names, most = read_wanted(wanted, "modes", "assess")
     if names is not None and STALE in names:
         raise DataError("the mode 'stale' needs the rows of an earlier time, which certificates lack: use assess_modes")
@@ -284,30 +240,90 @@ def declare_modes(rows: EvidenceRows, protocol: Protocol, engine: str, wanted: W
     units = units_by_mode(protocol)
     return ModesDeclaration(
         engine=name_engine(rows, engine),
-        most_confident=most,
+        rows=None if most is None else ChosenRows(most, "content"),
         units={mode: units[mode] for mode in chosen},
     )
 
 
-def modes_of_rows(
-    rows: EvidenceRows,
-    protocol: Protocol,
-    declared: ModesDeclaration,
-    margin: Floats,
-    byte_budget: int = DEFAULT_BYTE_BUDGET,
-    report: Report | None = None,
-) -> ModesClaims:
-    """Return the block of some rows, whose certificates have these margins; it depends on no other row."""
-    if not len(rows):
-        return no_modes(declared)
-    oracle = ModelOracle(rows) if declared.engine == BLACKBOX else choose_oracle(rows)
-    losses = losses_of_rows(oracle, protocol, declared.modes, byte_budget=byte_budget, report=report).by_mode.values()
-    drop = np.concatenate([loss.drop for loss in losses], axis=1)
-    flip_chance = np.concatenate([loss.flip_chance for loss in losses], axis=1)
-    return ModesClaims.of_margins(rows.ids, declared.units, margin, drop, flip_chance)
+# --- how it is verified ---------------------------------------------------------------------------------------
 
 
-def no_modes(declared: ModesDeclaration) -> ModesClaims:
-    """Return the block of no rows."""
-    none = np.empty((0, sum(map(len, declared.units.values()))))
-    return ModesClaims.of_margins((), declared.units, np.empty(0), none, none)
+@dataclass(eq=False)
+class ModesRecheck(BlockRecheck):
+    """The modes block of rows, recomputed by asking the model itself for every value of every unit."""
+
+    def compare(self, block: pa.Table, claims: Claims, rows: EvidenceRows) -> list[Difference]:
+        declared, protocol = self.own.declared, self.own.protocol
+        assert isinstance(declared, ModesDeclaration)
+        claimed = modes_claims_of(block, declared)
+        self.never = self.never or never_reads(declared.engine, rows)
+        fresh, differences = losses_of_rows(ModelOracle(rows), protocol, declared.modes), list[Difference]()
+        for mode in declared.units:
+            own, again, allowed = claimed[mode], fresh[mode], mode_tolerances(fresh, mode, self.tolerance)
+            differences += find_differences(claimed.ids, f"exposure_{mode}", own.exposure, again.exposure, allowed[1])
+            differences += find_differences(claimed.ids, f"mode_drop_{mode}", own.drop, again.drop, allowed[0][:, None])
+            differences += find_differences(
+                claimed.ids, f"flip_chance_{mode}", own.flip_chance, again.flip_chance, DISAGREEMENT
+            )
+        return differences
+
+    def describe(self) -> str:
+        return f"{self.rows} rows recomputed by asking the model for every value, {self.result}"
+
+
+def mode_tolerances(fresh: ModeLosses, mode: str, tolerance: float) -> tuple[Floats, Floats]:
+    """Return how far the drops and the exposure of each row may lie, by how margins enter them."""
+    one, own = fresh[mode], np.abs(fresh.margin)
+    margin = tolerance * (1.0 + (own + np.abs(one.drop).max(axis=1, initial=0.0)) * 1e-3)
+    # a sum over units of drops, each of two margins, over |m|
+    return 2.0 * margin, np.minimum(margin * (2.0 * len(one.units) + one.loss) / (own + EPSILON), 1.0) + 1e-12
+
+
+class ModesBlock(Block):
+    """What each declared failure mode costs a prediction, asked for by ``modes``."""
+
+    name = "modes"
+    rows = "rows with failure modes"
+    declaration = ModesDeclaration
+    recheck = ModesRecheck
+    by = "content"
+    claims = ("margin",)
+
+    def columns(self, declared: ModesDeclaration, protocol: Protocol) -> list[Column]:
+        return columns_of(declared.units, protocol)
+
+    def declare(self, wanted: Requests, rows: EvidenceRows, protocol: Protocol, run: Run) -> ModesDeclaration:
+        return declare_modes(rows, protocol, run.engine, wanted["modes"])
+
+    def check_declaration(self, declared: ModesDeclaration, protocol: Protocol, fingerprint: str) -> None:
+        check_units(declared.units, units_by_mode(protocol))
+
+    def make(
+        self, rows: EvidenceRows, protocol: Protocol, declared: ModesDeclaration, claims: Mapping[str, Any], run: Run
+    ) -> Mapping[str, Any]:
+        oracle = ModelOracle(rows) if declared.engine == BLACKBOX else choose_oracle(rows)
+        with run.show("failure modes") as report:
+            losses = losses_of_rows(oracle, protocol, declared.modes, byte_budget=run.byte_budget, report=report)
+        by_mode = losses.by_mode.values()
+        drop, flip_chance = (
+            np.concatenate([getattr(loss, name) for loss in by_mode], axis=1) for name in ("drop", "flip_chance")
+        )
+        return write_columns(ModesClaims.of_margins(rows.ids, declared.units, claims["margin"], drop, flip_chance))
+
+    def read(self, table: pa.Table, declared: ModesDeclaration, protocol: Protocol) -> ModesClaims:
+        return modes_claims_of(table, declared)
+
+    def find_contradictions(
+        self,
+        values: ModesClaims,
+        claims: Claims,
+        declared: ModesDeclaration,
+        protocol: Protocol,
+        classes: Sequence[ClassLabel],
+    ) -> Contradictions:
+        return modes_contradictions(values, claims, protocol)
+
+    def read_row(
+        self, row: Mapping[str, Any], declared: ModesDeclaration, protocol: Protocol
+    ) -> dict[str, ModeCost] | None:
+        return costs_of_row(row, declared)

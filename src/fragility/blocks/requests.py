@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from fragility.evidence import EvidenceRows
 Wanted: TypeAlias = bool | int | str | Sequence[str] | None
 
 
-def read_wanted(wanted: bool | int | str | Sequence[str], block: str, verb: str) -> tuple[list[str] | None, int | None]:
+def read_wanted(wanted: Any, block: str, verb: str) -> tuple[list[str] | None, int | None]:
     """Return the names wanted and the most confident rows; None for all of them. The words are for errors."""
     if not isinstance(wanted, (int, np.integer)):
         return [wanted] if isinstance(wanted, str) else list(wanted), None

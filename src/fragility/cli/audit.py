@@ -225,7 +225,7 @@ def audit(
         part_rows=PART_ROWS if part_rows is None else part_rows,
         lattice=all_sets,
         rates=failing,
-        other_baselines=bool(compared),
+        baselines=None if compared else False,
         modes=wanted,
         intervals=sought,
         protocol_signature=signature,
@@ -392,12 +392,17 @@ def describe_early_flips(summary: AuditSummary) -> str:
 
 def block_lines(certs: fg.Certificates | StoredAudit) -> list[str]:
     """Which predictions have their failure modes assessed, and which have stability intervals, in words."""
+    from fragility.blocks.intervals.values import IntervalsDeclaration
+    from fragility.blocks.modes import ModesDeclaration
+
     found = []
-    if (modes := certs.modes_declaration) is not None:
-        which = name_predictions(certs, certs.modes_ids if modes.is_partial else None, "--modes all assesses every one")
+    if (modes := certs.manifest.find_block(ModesDeclaration)) is not None:
+        which = name_predictions(
+            certs, certs.ids_of_block("modes") if modes.is_partial else None, "--modes all assesses every one"
+        )
         found.append(f"failure modes {join_names(modes.modes)} of {which}")
-    if (own := certs.intervals_declaration) is not None:
-        some = certs.intervals_ids if own.is_partial else None
+    if (own := certs.manifest.find_block(IntervalsDeclaration)) is not None:
+        some = certs.ids_of_block("intervals") if own.is_partial else None
         which = name_predictions(certs, some, "--intervals all finds every one")
         found.append(f"stability intervals of {write_count(len(own.fields), 'field')} of {which}")
     return found
@@ -425,7 +430,9 @@ def dependence_lines(certs: fg.Certificates | StoredAudit) -> list[str]:
 
 def lattice_lines(certs: fg.Certificates | StoredAudit, summary: AuditSummary) -> list[str]:
     """What the lattice block adds to a summary, in words."""
-    declared = certs.lattice_declaration
+    from fragility.blocks.lattice.values import LatticeDeclaration
+
+    declared = certs.manifest.find_block(LatticeDeclaration)
     if declared is None:
         return []
     searched, fewer, missed, proved, unsettled = (

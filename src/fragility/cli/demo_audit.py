@@ -20,7 +20,6 @@ from sklearn.model_selection import train_test_split
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from fragility.auditing.baselines import compare_baselines
 from fragility.auditing.pipeline import audit
 from fragility.audits import AuditSummary, Certificate, Certificates
 from fragility.audits.folder import check_writable_folder
@@ -94,8 +93,7 @@ def run_demo(folder: Path) -> Demo:
     model = credit_pipeline().fit(X_train, y_train)
     protocol = Protocol.fit(model, X_train)
     labels = y_test.to_dict()
-    certs = audit(model, X_test, protocol, engine=ENGINE, lattice=True, modes=MOST_CONFIDENT)
-    certs = certs.with_baselines(compare_baselines(model, X_test, protocol, certificates=certs, engine=ENGINE))
+    certs = audit(model, X_test, protocol, engine=ENGINE, lattice=True, modes=MOST_CONFIDENT, baselines=True)
     reliability = assess_reliability(model, X_test, protocol, RATE, draws=DRAWS, engine=ENGINE)
     report = Report.of(
         certs,

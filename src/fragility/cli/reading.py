@@ -83,7 +83,9 @@ def _show_most_fragile(certs: StoredAudit, top: int, min_confidence: float, scor
 
 def mode_of(certs: StoredAudit, by: str) -> str | None:
     """Return the failure mode that a score is the exposure to; None if it is another score."""
-    declared = certs.modes_declaration
+    from fragility.blocks.modes import ModesDeclaration
+
+    declared = certs.manifest.find_block(ModesDeclaration)
     return by if declared is not None and by in declared.units else None
 
 

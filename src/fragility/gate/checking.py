@@ -33,6 +33,8 @@ from fragility.base.files import write_text
 from fragility.base.schemas import Level, check_fields
 from fragility.base.text import BriefRepr
 from fragility.blocks.baselines.comparison import name_stability
+from fragility.blocks.lattice.values import LatticeDeclaration
+from fragility.blocks.modes import ModesDeclaration
 from fragility.gate.estimates import (
     AuditEvidence,
     RetrainedEstimates,
@@ -373,7 +375,8 @@ def _list_derived(audit: Audit) -> list[dict[str, Any]]:
         {"measure": "flips_early", "groups": groups, "by": PREDICTED},
         {"measure": "exposure", "above": EXPOSED},
     ]
-    modes, lattice = audit.modes_declaration, audit.lattice_declaration
+    modes = audit.manifest.find_block(ModesDeclaration)
+    lattice = audit.manifest.find_block(LatticeDeclaration)
     derived += [{"measure": "exposure", "mode": mode, "above": EXPOSED} for mode in modes.units] if modes else []
     if lattice is not None and lattice.has_failures:
         derived.append({"measure": "lost"})

@@ -36,6 +36,7 @@ from fragility.audits.measures import AUROC, BRITTLE, LOST, RIGHT, Measure, expo
 from fragility.base.canonical import digest_of
 from fragility.base.errors import DataError
 from fragility.base.schemas import FilledText, Level, Positive, Share, check_fields, one_of, read_document
+from fragility.blocks.lattice.values import LatticeDeclaration
 from fragility.evidence.modes import MODES
 from fragility.scores import EARLY
 
@@ -174,7 +175,7 @@ def _write_modes(audit: Audit) -> dict[str, str]:
 
 
 def _write_rates(audit: Audit) -> str:
-    declared = audit.lattice_declaration
+    declared = audit.manifest.find_block(LatticeDeclaration)
     if declared is None or not declared.has_failures:
         return "none"
     if declared.rates is not None:

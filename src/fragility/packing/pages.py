@@ -14,6 +14,8 @@ from typing import Any, Literal, TypeAlias
 
 from fragility.base.text import replace_controls
 from fragility.blocks.baselines.comparison import name_stability
+from fragility.blocks.lattice.values import LatticeDeclaration
+from fragility.blocks.modes import ModesDeclaration
 from fragility.gate.verdicts import GateResult
 from fragility.packing.sources import (
     AUDIT,
@@ -290,9 +292,8 @@ def tell_shown(evidence: Evidence, by_name: dict[str, PackFigure]) -> list[str]:
         lines.append(
             f"The smallest set of groups whose loss flips it, searched for {by_name['searched'].shown} of them."
         )
-    modes = (
-        [] if audit.modes_declaration is None else [mode for mode in audit.modes_declaration.units if mode != "lost"]
-    )
+    declared = audit.manifest.find_block(ModesDeclaration)
+    modes = [] if declared is None else [mode for mode in declared.units if mode != "lost"]
     if modes:
         lines.append(f"What happens when evidence is not lost but {' or '.join(modes)}.")
     for name in ("lost", "reliability_lost"):
@@ -315,11 +316,11 @@ def tell_shown(evidence: Evidence, by_name: dict[str, PackFigure]) -> list[str]:
 
 def tell_missing(evidence: Evidence, findings: Sequence[Finding]) -> list[str]:
     """Return what the pack does not show, a line each."""
-    audit, lattice = evidence.audit, evidence.audit.lattice_declaration
+    audit, lattice = evidence.audit, evidence.audit.manifest.find_block(LatticeDeclaration)
     lines = []
     if audit.baselines is None:
         lines.append("Whether the finding depends on the baseline: it was not compared under others.")
-    if audit.modes_declaration is None:
+    if audit.manifest.find_block(ModesDeclaration) is None:
         lines.append("Wrong, noisy or stale values: the audit has no failure modes.")
     if (lattice is None or not lattice.has_failures) and evidence.reliability is None:
         lines.append("How many decisions outages cost: no rates were declared.")

@@ -104,6 +104,11 @@ class SourceReader:
         if "pointer" in source:
             value: float | int | str | None = _resolve_pointer(self.document(source["file"]), source["pointer"])
             return value
+        if "block" in source:
+            compared = self.audit.baselines
+            if (source["block"], source["value"]) != ("baselines", "verdict") or compared is None:
+                raise CertificateError(f"a figure is said to come from a block of the audit that has none: {source}")
+            return str(compared.verdict)
         if source["value"] not in VALUES:
             raise CertificateError(f"a figure is one of {', '.join(VALUES)} of a measure, got {source['value']!r:.80}")
         measured = self.measure(source)
@@ -147,6 +152,8 @@ def describe_source(source: Mapping[str, Any], audit: Audit) -> str:
     """Return in words how a figure is computed."""
     if "pointer" in source:
         return f"{source['file']}, value at {source['pointer']}"
+    if "block" in source:
+        return f"{source['value']} of the {source['block']} block of the certificates"
     measure = list_measures(audit, labels=True)[source["measure"]]
     sure = f"confidence >= {source['min_confidence']:g}"
     rows = f"certificates with {sure}" if measure.among == "confident" else "all certificates"
@@ -193,8 +200,8 @@ def _declare_figures(reader: SourceReader, min_confidence: float) -> Iterator[De
     yield "rows", "predictions audited", "{:,}".format, {"file": MANIFEST, "pointer": "/rows"}
     yield from (declare("confident"), declare("flips_after_one"), declare("flips_early"))
     yield from (declare("early_unsettled", "flips_early"), declare("early_on_path"), declare("holds"))
-    if audit.manifest.baselines is not None:
-        verdict = {"file": MANIFEST, "pointer": "/baselines/verdict"}
+    if audit.baselines is not None:
+        verdict = {"certificates": AUDIT, "block": "baselines", "value": "verdict"}
         yield "baselines", "under other baselines", lambda value: STABILITY_WORDS[Stability(value)], verdict
     exposed = [name for name in measures if name.startswith("exposed")]
     further = ["never_flips", *exposed, "searched", "proved", "lost"]

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 import fragility.report.summary as summary
 from fragility.analysis.segments import ByColumn, Coded, SegmentTally, read_by, segment_rows
-from fragility.audits import Audit, BaselineComparison, ModesDeclaration
+from fragility.audits import Audit, BaselineComparison
 from fragility.audits.comparison import IDS_SHOWN, AuditChanges, differences_between, join_changes, rows_by_id
 from fragility.audits.measures import label_rows, settled_within
 from fragility.base.arrays import Floats, Integers
@@ -28,7 +28,8 @@ from fragility.base.errors import DataError
 from fragility.base.shares import Share, difference_of, normal_quantile, paired_difference, share_of
 from fragility.blocks.baselines.comparison import name_stability
 from fragility.blocks.claims import present_path
-from fragility.blocks.modes import costs_of_row
+from fragility.blocks.lattice.values import LatticeDeclaration
+from fragility.blocks.modes import ModesDeclaration, costs_of_row
 from fragility.evidence.replacements import Replacement, find_replacements
 from fragility.models import Model
 from fragility.parity import ModelParity
@@ -127,8 +128,8 @@ def _check(reported: Sequence[ReportedAudit], settings: ReportSettings) -> None:
 
 def _summarise_audit(one: ReportedAudit, settings: ReportSettings, coded: Sequence[Coded]) -> AuditNumbers:
     audit, protocol, least = one.audit, one.audit.protocol, settings.min_confidence
-    detailed, declared = audit.manifest.claims == "full", audit.manifest.lattice
-    modes = audit.manifest.modes
+    detailed, declared = audit.manifest.claims == "full", audit.manifest.find_block(LatticeDeclaration)
+    modes = audit.manifest.find_block(ModesDeclaration)
     everything, confident = SetTally(audit), SetTally(audit)
     tallies = [] if settings.labels is None else [LabelTally("wrong", label_rows(settings.labels), least)]
     if settings.brittle is not None:
@@ -146,7 +147,7 @@ def _summarise_audit(one: ReportedAudit, settings: ReportSettings, coded: Sequen
     condition = declared.condition(protocol) if declared is not None and declared.has_failures else None
     worst = confident.worst or everything.worst
     cases = [_read_case(row, protocol, everything.classes, modes) for _, _, row in worst]
-    if audit.manifest.intervals is not None:  # long lists, which only the cases need
+    if "intervals" in audit.blocks:  # long lists, which only the cases need
         certs = audit.take([position for _, position, _ in worst])
         intervals = [certs.certificate(place).intervals for place in range(len(worst))]
         known = [None if line is None else tuple(line.values()) for line in intervals]

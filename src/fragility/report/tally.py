@@ -19,14 +19,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import fragility.report.summary as summary
-from fragility.audits import Audit, ModesDeclaration
+from fragility.audits import Audit
 from fragility.audits.flips import FlipBounds, bound_flips, find_single_losses
 from fragility.audits.measures import SEARCHED, list_measures
 from fragility.audits.tally import Average, Tally
 from fragility.base.arrays import Booleans, Floats, Integers
 from fragility.base.shares import share_of
+from fragility.blocks.block import AuditBlock
 from fragility.blocks.claims import indices_of
-from fragility.blocks.modes import modes_claims_of
+from fragility.blocks.lattice.values import LatticeDeclaration
+from fragility.blocks.modes import ModesDeclaration, modes_claims_of
 from fragility.report.summary import Quartiles
 from fragility.scores import EPSILON
 
@@ -96,13 +98,13 @@ class Piece:
 
 def read_pieces(audit: Audit) -> Iterator[Piece]:
     """Return the audit's rows, a bounded number at a time."""
-    protocol, declared, start = audit.protocol, audit.manifest.lattice, 0
+    protocol, declared, start = audit.protocol, audit.manifest.find_block(LatticeDeclaration), 0
     columns = [*PLAIN, *(f"lambda_{operator}" for operator in protocol.operators)]
     columns += DETAILS if audit.manifest.claims == "full" else ()
     if declared is not None:
         columns += SEARCH + FAILURES if declared.has_failures else SEARCH
-    if audit.manifest.modes is not None:
-        columns += audit.manifest.modes.form.names
+    if "modes" in audit.blocks:
+        columns += audit.blocks["modes"].names
     for batch in audit.batches(columns):
         for begin in range(0, batch.num_rows, PIECE_ROWS):
             table = batch.slice(begin, PIECE_ROWS).combine_chunks()
@@ -131,7 +133,7 @@ def _read_piece(table: pa.Table, start: int, audit: Audit) -> Piece:
         predicted=indices_of(table.column("predicted").combine_chunks(), audit.classes, "predicted"),
         confidence=_read_column(table, "confidence"),
         margin=_read_column(table, "margin"),
-        bounds=bound_flips(table, protocol, audit.manifest.lattice),
+        bounds=bound_flips(table, protocol, audit.manifest.find_block(LatticeDeclaration)),
         budget=np.where(flipped, table.column("flip_budget").to_numpy(), protocol.depth + 1).astype(np.int64),
         losses=read_columns("rcma", "independent_loss", "common_loss"),
         exposure=_read_column(table, "exposure"),
@@ -153,7 +155,7 @@ class SetTally:
     """The running counts of one set of predictions."""
 
     def __init__(self, audit: Audit) -> None:
-        protocol, detailed, modes = audit.protocol, audit.extent == "full", audit.modes_declaration
+        protocol, detailed, modes = audit.protocol, audit.extent == "full", audit.blocks.get("modes")
         c, g, k = len(audit.classes), len(protocol.groups), protocol.depth
         self.protocol, self.classes, self.detailed = protocol, [str(label) for label in audit.classes], detailed
         self.ways = summary.WAYS if protocol.fading is not None else summary.WAYS[:2]
@@ -333,15 +335,17 @@ class SetTally:
 class ModesTally:
     """The running counts of what failure modes cost the rows of a set that were assessed."""
 
-    def __init__(self, declared: ModesDeclaration) -> None:
-        self.declared, self.rows = declared, 0
+    def __init__(self, own: AuditBlock) -> None:
+        assert isinstance(own.declared, ModesDeclaration)
+        self.own, self.declared, self.rows = own, own.declared, 0
+        declared = own.declared
         self.exposures = {mode: np.zeros(EXPOSURE_STEPS + 1, dtype=np.int64) for mode in declared.units}
         self.flipped = dict.fromkeys(declared.units, 0)
         self.units = {mode: [(0, 0, 0)] * len(names) for mode, names in declared.units.items()}  # lost, chance, flips
 
     def add(self, piece: Piece) -> None:
         """Count those rows of a piece that have a modes block."""
-        assessed = self.declared.form.covered(piece.table)
+        assessed = self.own.covered(piece.table)
         if not assessed.any():
             return
         claims = modes_claims_of(piece.table.filter(pa.array(assessed)), self.declared)
@@ -365,7 +369,7 @@ class ModesTally:
     def summarise(self) -> summary.ModesNumbers:
         """Return what was counted."""
         modes = tuple(map(self._summarise_mode, self.declared.units)) if self.rows else ()
-        return summary.ModesNumbers(self.rows, self.declared.most_confident, modes)
+        return summary.ModesNumbers(self.rows, None if self.declared.rows is None else self.declared.rows.most, modes)
 
     def _summarise_mode(self, mode: str) -> summary.ModeNumbers:
         units = [

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from fragility.base.text import escape_controls
@@ -62,11 +62,9 @@ class Verification(Result):
         Rows handed to :func:`verify`.
     rows_recomputed : int
         Certificates whose every claim was recomputed.
-    rows_unsearched : int
-        Of these, those with a claim in their lattice block that could not be recomputed, because the engine that made
-        it cannot read the model here.
-    intervals_unsearched : int
-        The same for their intervals block.
+    unsearched : mapping of str to int
+        By block: of these, those with a claim in it that could not be recomputed, because the engine that made it
+        cannot read the model here.
     assumed : tuple of str
         What no check has shown, whatever was recomputed, as ``that ...``.
     """
@@ -76,8 +74,7 @@ class Verification(Result):
     rows_present: int = 0
     rows_given: int = 0
     rows_recomputed: int = 0
-    rows_unsearched: int = 0
-    intervals_unsearched: int = 0
+    unsearched: Mapping[str, int] = field(default_factory=dict)
     assumed: tuple[str, ...] = ()
 
     _title: ClassVar[str] = "Verification"
@@ -90,7 +87,7 @@ class Verification(Result):
     def complete(self) -> bool:
         """True if every row audited and every row given has a certificate here whose every claim was recomputed."""
         whole = self.rows_recomputed == self.rows_present == self.rows_audited == self.rows_given
-        return bool(self) and whole and not self.rows_unsearched and not self.intervals_unsearched
+        return bool(self) and whole and not self.unsearched
 
     def escape_probability(self, forged: int) -> float:
         """Return the chance that none of so many forged certificates was among those recomputed.
@@ -163,10 +160,8 @@ class Verification(Result):
                 f"{forged} forged ({forged / self.rows_present:.0%}) would escape with probability "
                 f"{self.escape_probability(forged):.2g}"
             )
-        if self.rows_unsearched:
-            gaps.append(f"the lattice block of {self.rows_unsearched} rows was not searched again")
-        if self.intervals_unsearched:
-            gaps.append(f"the intervals block of {self.intervals_unsearched} rows was not searched again")
+        for name, rows in self.unsearched.items():
+            gaps.append(f"the {name} block of {rows} rows was not searched again")
         return gaps
 
     def sections(self, top: int = TOP) -> list[Section]:

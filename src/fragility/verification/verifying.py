@@ -10,14 +10,10 @@ Checks, in this order, each reported whether or not an earlier one failed:
                  does not admit, it is asked
 5. input         the rows given are the ones audited; where a block covers rows drawn by their content, it covers these
 6. recomputation every claim, or those of a random sample of rows, recomputed through the black-box engine
-7. lattice       where there is a lattice block: the same rows searched again as it declares, every set put to the
-                 model, and the model asked about smaller sets as far as that is affordable
-8. modes         where there is a modes block: the same rows, with the model asked for every value of every unit
-9. intervals     where there is an intervals block: the same rows searched again, and the whole pipeline asked about
-                 raw rows at both ends of every interval, one step beyond them, at the values of the catalogue and at
-                 random values in between
-10. baselines    where the finding was computed again under other baselines: the same, row by row
-11. training     where training rows are given: everything that the protocol fits, fitted again
+7. each block    where the audit has it, recomputed for the same rows as the block says; of the lattice every set is put
+                 to the model, for modes the model is asked for every value of every unit, for intervals the whole
+                 pipeline about raw rows at both ends and inside, for baselines every row under each of them
+8. training      where training rows are given: everything that the protocol fits, fitted again
 
 Integers and names must be equal; floats may differ by the tolerance that follows from the protocol.
 """
@@ -36,12 +32,10 @@ import pyarrow as pa
 from fragility.audits import Audit, StoredAudit
 from fragility.audits.integrity import (
     LoadedAudit,
+    blocks_of_chosen_rows,
     check_digests,
     check_equality,
     check_protocol,
-    choices_of,
-    covered_by,
-    describe_choice,
     load_audit,
 )
 from fragility.audits.parts import PART_ROWS
@@ -61,9 +55,8 @@ from fragility.evidence.rows import content_keys, input_row_digests
 from fragility.models import Model
 from fragility.protocol import Protocol, bind
 from fragility.tables.sources import RowSource
-from fragility.verification.intervals import IntervalsRecheck
 from fragility.verification.outcome import NOT_FITTED, Verification
-from fragility.verification.recomputing import BaselineRecheck, ClaimRecheck, LatticeRecheck, ModesRecheck
+from fragility.verification.recomputing import ClaimRecheck
 from fragility.verification.training import check_training
 from fragility.verification.values import find_unreal
 
@@ -159,16 +152,13 @@ def verify(
     if all(check.passed for check in checks) and not found.matched.all():
         raise VerificationError(*_say_other_rows(loaded, found))
     checks += [_check_input(loaded, found)]
-    checks += [found.content.check()] if found.content.choices else []
+    checks += [found.content.check()] if found.content.blocks else []
     checks += [found.claims.check()]
     if found.claims.rows:
-        checks += [found.lattice.check()] if loaded.audit.manifest.lattice is not None else []
-        checks += [found.modes.check()] if loaded.audit.manifest.modes is not None else []
-        checks += [found.intervals.check()] if loaded.audit.manifest.intervals is not None else []
-        checks += [found.baselines.check()] if loaded.audit.baselines is not None else []
+        checks += [recheck.check() for recheck in found.blocks.values()]
     checks += [check_training(given.model, train, loaded.audit.protocol)] if train is not None else []
     counts |= {"rows_given": found.rows_given, "rows_recomputed": found.claims.rows}
-    counts |= {"rows_unsearched": found.lattice.unsearched, "intervals_unsearched": found.intervals.unsearched}
+    counts["unsearched"] = {name: recheck.unsearched for name, recheck in found.blocks.items() if recheck.unsearched}
     partial = tuple(loaded.audit.manifest.model.partial)
     return Verification(tuple(checks), **counts, assumed=_list_assumed(found, partial, fitted=train is not None))
 
@@ -231,8 +221,8 @@ class Recomputation:
         self.impossible: str | None = None  # why the engine that the manifest names can never have read the model
         self.admitted: dict[str, bool | None] = {}  # of the baselines said to be refused; None where it cannot be told
         self.unreal: list[Difference] | None = None  # baselines that are no value of their field, though said to be
-        self.claims, self.lattice, self.baselines = ClaimRecheck(audit), LatticeRecheck(audit), BaselineRecheck(audit)
-        self.modes, self.intervals = ModesRecheck(audit), IntervalsRecheck(audit)
+        self.claims = ClaimRecheck(audit)
+        self.blocks = {name: own.make_recheck(audit) for name, own in audit.blocks.items()}
         self.content = ContentRecheck(loaded)
 
     def run(self, given: GivenRows, chosen: Booleans, report: Report | None) -> None:
@@ -277,10 +267,8 @@ class Recomputation:
         claims = audit.read_claims(table)
         mine = with_ties_settled(rows, claims.predicted, audit.protocol.resolution)
         self.claims.confirm(table, claims, mine)
-        self.lattice.confirm(table, mine)
-        self.modes.confirm(table, mine)
-        self.intervals.confirm(table, mine)
-        self.baselines.confirm(claims, mine)
+        for recheck in self.blocks.values():
+            recheck.confirm(table, claims, mine)
 
 
 class ContentRecheck:
@@ -288,13 +276,13 @@ class ContentRecheck:
 
     def __init__(self, loaded: LoadedAudit) -> None:
         self.loaded, audit = loaded, loaded.audit
-        by_content = {name: choice for name, choice in choices_of(audit).items() if choice.by == "content"}
-        self.choices = {} if audit.manifest.is_selection else by_content  # what else was chosen is not known any more
+        partial = {} if audit.manifest.is_selection else blocks_of_chosen_rows(audit)  # else it is not known any more
+        self.blocks = {name: own for name, own in partial.items() if own.kind.by == "content"}
         self.rows: dict[str, pa.Table] = {}
 
     def add(self, rows: EvidenceRows, positions: Integers) -> None:
         """Choose among further rows, too; positions: where their certificates stand, -1 for none."""
-        if not self.choices:
+        if not self.blocks:
             return
         known = np.flatnonzero(positions >= 0)
         few = rows.take(known.tolist())
@@ -302,19 +290,20 @@ class ContentRecheck:
         ids, confidence = pa.array(map(id_text, few.ids), type=pa.string()), self.loaded.confidence[positions[known]]
         table = pa.table({"id": ids, "confidence": confidence, "exposure": np.zeros(len(known))})
         table = with_content(table, content_keys(few.source))
-        for name, choice in self.choices.items():
-            own = pa.concat_tables([self.rows[name], table]) if name in self.rows else table
-            self.rows[name] = own.take(pa.array(choice.choose(own)))
+        for name, own in self.blocks.items():
+            assert own.choice is not None
+            known_rows = pa.concat_tables([self.rows[name], table]) if name in self.rows else table
+            self.rows[name] = known_rows.take(pa.array(own.choice.choose(known_rows)))
 
     def check(self) -> Check:
         """Return the outcome, when all rows were given."""
         audit = self.loaded.audit
-        for name, choice in self.choices.items():
+        for name, own in self.blocks.items():
             expected = self.rows[name].column("id").to_pylist() if name in self.rows else []
-            fault = compare_ids([id_text(own) for own in covered_by(audit, name)], expected)
+            fault = compare_ids([id_text(own_id) for own_id in audit.ids_of_block(name)], expected)
             if fault is not None:
-                return Check("choice", False, f"{describe_choice(audit, name, choice)}: {fault}")
-        return Check("choice", True, f"content chooses the rows of: {', '.join(self.choices)}")
+                return Check("choice", False, f"{own.describe_choice()}: {fault}")
+        return Check("choice", True, f"content chooses the rows of: {', '.join(self.blocks)}")
 
 
 def _check_values(unreal: Sequence[Difference]) -> Check:

@@ -31,6 +31,7 @@ from fragility.apps.review.store import Store
 from fragility.audits import Manifest, StoredAudit
 from fragility.audits.folder import BlockReader, read_manifest, read_protocol, read_table
 from fragility.base.errors import CertificateError, DataError, first_line
+from fragility.blocks.modes import ModesDeclaration
 from fragility.protocol import Protocol
 
 try:
@@ -91,7 +92,8 @@ class CaseTables:
         self._known: dict[Any, list[tuple[Any, ...]]] = {}  # answers that cannot change, because an audit does not
         self._seen = 0
         self._field_columns: dict[str, tuple[str, bool]] = {}
-        self.modes = () if manifest.modes is None else manifest.modes.modes
+        modes = manifest.find_block(ModesDeclaration)
+        self.modes = () if modes is None else modes.modes
         missing = [name for name in NEEDED if name not in self._schema.names]
         if missing:
             raise CertificateError(f"the certificate table lacks the column {missing[0]!r}")

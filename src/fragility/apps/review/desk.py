@@ -24,7 +24,7 @@ from fragility.apps.review.searches import ChangeSearch, MovableField, Stability
 from fragility.apps.review.store import ConflictError, DecisionRefusedError, Store
 from fragility.apps.review.views import View, read_name
 from fragility.base.errors import CertificateError, DataError, FragilityError
-from fragility.blocks.intervals.values import intervals_of_row
+from fragility.blocks.intervals.values import IntervalsDeclaration, intervals_of_row
 
 LONGEST_NUMBER = 15  # digits
 
@@ -257,7 +257,7 @@ class CaseDesk(Desk):
 
     def _movable(self, row: Mapping[str, Any]) -> tuple[MovableField, ...] | None:
         """Return from the certificate how far the fields of a case may move; None if they must be searched for."""
-        declared, protocol = self.cases.manifest.intervals, self.cases.protocol
+        declared, protocol = self.cases.manifest.find_block(IntervalsDeclaration), self.cases.protocol
         intervals = None if declared is None else intervals_of_row(row, declared, protocol)
         if intervals is None or (self.bench.stability is not None and len(intervals) < len(protocol.fields)):
             return None

@@ -21,10 +21,10 @@ from fragility.apps.review.rows import FieldLine
 from fragility.apps.review.searches import MissingFields, MovableField
 from fragility.apps.review.store import Bulk
 from fragility.apps.review.views import STATUSES, View, write_name, write_number
-from fragility.audits import Certificate, Certificates, Manifest, ModesDeclaration
+from fragility.audits import Certificate, Certificates, Manifest
 from fragility.base.text import escape_controls
 from fragility.blocks.claims import present_path
-from fragility.blocks.modes import costs_of_row
+from fragility.blocks.modes import ModesDeclaration, costs_of_row
 from fragility.pages.drawing import draw_curve_svg
 from fragility.pages.terms import LOSS_NAMES, MODE_MEANINGS, MODE_WORDS
 from fragility.pages.wording import (
@@ -288,7 +288,7 @@ def tell_story(row: Mapping[str, Any], queued: QueuedCase, protocol: Protocol, m
         path=path,
         rcma=row["rcma"],
         lattice=_describe_search(row, cert),
-        modes=() if manifest.modes is None else _tell_modes(row, manifest.modes),
+        modes=() if (modes := manifest.find_block(ModesDeclaration)) is None else _tell_modes(row, modes),
     )
 
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -30,7 +29,7 @@ from fragility.audits.folder import (
     remove_unnamed,
     writing_into,
 )
-from fragility.audits.manifest import BLOCKS, AuditedRows, Manifest, place_text
+from fragility.audits.manifest import AuditedRows, Manifest, place_text
 from fragility.audits.parts import encode_part, part_name, read_columns, short_digest
 from fragility.base.canonical import combine_digests, digest_bytes, hashed_leaves, root_of
 from fragility.base.errors import CertificateError, first_line
@@ -79,17 +78,15 @@ def number_text(number: int) -> str:
 def empty_manifest(manifest: Manifest) -> Manifest:
     """Return what a manifest says of model, protocol, engine and libraries, without any rows."""
     nothing = digest_text(root_of(b""))
-    without: dict[str, Any] = dict.fromkeys((*BLOCKS, *(f"{name}_root_digest" for name in BLOCKS), "files"))
     return replace(
-        manifest,
+        manifest.without_blocks(),
         input=AuditedRows(nothing, 0),
         engine=replace(manifest.engine, evaluations=0, paper_evaluations=0, blackbox_rows=0),
         rows=0,
         root_digest=nothing,
         claims="full",
-        baselines=None,
         protocol_signature=None,
-        **without,
+        files=None,
     )
 
 
@@ -179,7 +176,7 @@ class SealedAudit:
 
         try:
             with writing_into(self.place.audit) as (target, alone):
-                commit(target, placed(), self.protocol, self._full_manifest())
+                commit(target, placed(), {}, self.protocol, self._full_manifest())
                 if alone:
                     remove_unnamed(target)
         except BaseException:  # as if it had not been tried

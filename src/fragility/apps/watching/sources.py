@@ -46,6 +46,7 @@ from fragility.audits.folder import MANIFEST_FILE, read_manifest
 from fragility.audits.measures import FLIPS_EARLY, MeasuredRows, list_columns
 from fragility.base.arrays import Booleans, Floats, Integers
 from fragility.base.errors import Advice, CertificateError, DataError
+from fragility.blocks.lattice.values import LatticeDeclaration
 from fragility.deciding import Guard
 from fragility.evidence.rows import read_rows
 from fragility.models import Model
@@ -282,7 +283,8 @@ class DatedAudits:
     def notes(self) -> tuple[str, ...]:
         """What a reader has to know of the audits."""
         counted = ("Early flips are counted over all sets of groups.",) if self.by_sets else ()
-        rated = any(audit.lattice_declaration and audit.lattice_declaration.has_failures for audit in self.audits)
+        found = [audit.manifest.find_block(LatticeDeclaration) for audit in self.audits]
+        rated = any(lattice is not None and lattice.has_failures for lattice in found)
         if not rated or "lost" in self.layout.means:
             return counted
         return (*counted, "Decisions lost are not watched, since not all audits were made with the same rates.")
@@ -298,7 +300,7 @@ class DatedAudits:
 
     @cached_property
     def layout(self) -> EventLayout:
-        lattices = [audit.lattice_declaration for audit in self.audits]
+        lattices = [audit.manifest.find_block(LatticeDeclaration) for audit in self.audits]
         rated = {str(lattice.rates) for lattice in lattices if lattice is not None and lattice.has_failures}
         same = all(lattice is not None and lattice.has_failures for lattice in lattices) and len(rated) == 1
         means: tuple[WatchedMeasure, ...] = ("exposure", "lost") if same else ("exposure",)

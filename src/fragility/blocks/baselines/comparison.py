@@ -11,7 +11,7 @@ The finding is stable across baselines if every other baseline agrees in number 
 if one does not: in number, or in rows if the interval lies below 1/2. Below 30 rows, or where an interval contains 1/2,
 there are too few rows to tell (SPEC section 16).
 
-The rows compared are confident ones, drawn by their content (``certificates/choice.py``).
+The rows compared are confident ones, drawn by their content (``blocks/choice.py``).
 """
 
 from __future__ import annotations
@@ -26,13 +26,10 @@ import numpy as np
 import pyarrow as pa
 
 from fragility.base.arrays import Floats, Integers
-from fragility.base.errors import CertificateError
 from fragility.base.shares import Share, share_of
 from fragility.base.text import BriefRepr, align_columns
-from fragility.blocks.choice import RowChoice
-from fragility.blocks.claims import check_side_table, float_column, id_array, whole_column
+from fragility.blocks.claims import float_column, id_array, whole_column
 from fragility.pages.wording import FEW_CONFIDENT, join_names, write_count, write_percent, write_share
-from fragility.protocol import Protocol
 from fragility.scores import flips_early, flips_within
 
 COMPARED_ROWS = 500
@@ -44,7 +41,7 @@ SHOWN_IDS = 10
 
 
 class Stability(StrEnum):
-    """Whether a finding is the same under another baseline, or under all of them; the manifest holds these values."""
+    """Whether a finding is the same under another baseline, or under all of them."""
 
     STABLE = "stable"
     DEPENDS = "depends"
@@ -111,14 +108,9 @@ def compare_early(baseline: str, own: Any, other: Any) -> BaselineAgreement:
     return BaselineAgreement(baseline, c_other, either, both, in_number, in_rows)
 
 
-def choose_compared(protocol: Protocol) -> RowChoice:
-    """Return which rows of an audit are compared under other baselines."""
-    return RowChoice(COMPARED_ROWS, "content", protocol.min_confidence)
-
-
 @dataclass(frozen=True, slots=True)
 class BaselineFigures:
-    """The headline figures of an audit under one baseline; the manifest has fields of the same names."""
+    """The headline figures of an audit under one baseline."""
 
     baseline: str
     flip_within_one: int  # rows that flip when one group is lost
@@ -248,14 +240,15 @@ class BaselineComparison(BriefRepr):
         """``stable``, ``depends`` or ``too_few_rows``."""
         return combine_stability([one.stability for one in self.agreements])
 
-    def section(self) -> dict[str, Any]:
-        """Return what the manifest of an audit says of the comparison.
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain values.
 
         Returns
         -------
         dict
             The figures under each baseline, how many rows flip early under how many of them, how far each other
-            baseline agrees with the declared one, and the verdict.
+            baseline agrees with the declared one, the verdict, and the ids of the rows that flip early under all
+            baselines and under only one.
         """
         counts = np.bincount(self.flips_under, minlength=len(self.baselines) + 1).tolist()
         figures = [{**asdict(one), "most_exposed": list(one.most_exposed)} for one in self.figures]
@@ -268,18 +261,9 @@ class BaselineComparison(BriefRepr):
             "rows_by_baselines": counts,
             "agreements": agreements,
             "verdict": str(self.verdict),
+            "under_all": list(self.under_all),
+            "under_only": {name: list(self.under_only(name)) for name in self.baselines},
         }
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain values.
-
-        Returns
-        -------
-        dict
-            ``section()``, and the ids of the rows that flip early under all baselines and under only one.
-        """
-        only = {name: list(self.under_only(name)) for name in self.baselines}
-        return {**self.section(), "under_all": list(self.under_all), "under_only": only}
 
     def to_pandas(self) -> Any:
         """Return the table for pandas.
@@ -428,49 +412,3 @@ def comparison_table(ids: Sequence[Hashable], claims: Sequence[tuple[str, Intege
         columns[f"flip_budget_{name}"] = pa.array(budgets, type=pa.int32())
         columns[f"exposure_{name}"] = pa.array(exposures, type=pa.float64())
     return pa.table(columns)
-
-
-def check_comparison_table(table: pa.Table, baselines: Sequence[str], depth: int) -> None:
-    """Refuse a table that is not written as the format says."""
-    columns = [
-        column
-        for name in baselines
-        for column in ((f"flip_budget_{name}", pa.int32()), (f"exposure_{name}", pa.float64()))
-    ]
-    check_side_table(table, "baselines", columns)
-    if any(column.null_count for column in table.columns):
-        raise CertificateError("the table of baselines holds nulls")
-    if not 1 <= len(table) <= COMPARED_ROWS:
-        raise CertificateError(f"the table of baselines has {len(table)} rows, from 1 to {COMPARED_ROWS} were expected")
-    comparison = BaselineComparison(table, tuple(baselines), depth)
-    for name in baselines:
-        budgets, exposures = comparison.flip_budgets(name), comparison.exposures(name)
-        if not ((budgets >= 1) & (budgets <= depth + 1)).all() or not ((exposures >= 0) & (exposures <= 1)).all():
-            raise CertificateError(f"the table of baselines holds an impossible flip budget or exposure under {name}")
-
-
-def check_comparison(
-    comparison: BaselineComparison, claims: pa.Table, protocol: Protocol, confident: int | None = None
-) -> None:
-    """Refuse a comparison of other rows or baselines than an audit has.
-
-    claims: the columns COMPARED_CLAIMS of all rows of the audit, or of those compared, with the number of rows of the
-    audit that are confident. Whether the rows compared are those whose content is
-    chosen, only a reader who has the rows can tell.
-    """
-    if comparison.baselines != (protocol.baseline, *protocol.alternatives) or comparison.depth != protocol.depth:
-        raise CertificateError(
-            f"the comparison is of the baselines {', '.join(comparison.baselines)}, the protocol has "
-            f"{', '.join((protocol.baseline, *protocol.alternatives))}"
-        )
-    choice = choose_compared(protocol)
-    rows = choice.keep_candidates(claims, set(comparison.ids))
-    confident = len(choice.find_confident(claims)) if confident is None else confident
-    fault = choice.find_fault(rows, confident, comparison.ids)
-    if fault is not None:
-        raise CertificateError(
-            f"the comparison of baselines is of other rows than the format chooses from this audit: {fault}"
-        )
-    for name, stated in {"flip_budget": comparison.flip_budgets, "exposure": comparison.exposures}.items():
-        if not np.array_equal(stated(protocol.baseline), rows.column(name).to_numpy()):
-            raise CertificateError(f"{name} in the comparison of baselines is not that of the certificates")

@@ -1,18 +1,19 @@
-"""The intervals block of certificates: how it is made.
+"""The intervals block: how it is declared and made.
 
-`intervals_block` is a function of rows, protocol and declaration alone, so a block may be made part by part.
+The intervals of a row depend on row, protocol and declaration alone, so a block may be made part by part.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from fragility.base.arrays import DEFAULT_BYTE_BUDGET, Booleans, Integers
 from fragility.base.errors import DataError
 from fragility.base.progress import Report
+from fragility.blocks.choice import ChosenRows
 from fragility.blocks.intervals.values import CONTENT, IntervalsClaims, IntervalsDeclaration, Texts, write_json
 from fragility.blocks.requests import Wanted, name_engine, read_wanted
 from fragility.engines.blackbox import ENGINE as BLACKBOX
@@ -31,15 +32,9 @@ from fragility.questions.modes.stability import (
     StabilityIntervals,
 )
 
-WantedIntervals: TypeAlias = Wanted  # names are those of fields
 
-
-def declare_intervals(
-    rows: EvidenceRows, protocol: Protocol, engine: str, wanted: WantedIntervals
-) -> IntervalsDeclaration | None:
-    """Return what a block of these rows will be made with; None for no block."""
-    if wanted is None or wanted is False:
-        return None
+def declare_intervals(rows: EvidenceRows, protocol: Protocol, engine: str, wanted: Wanted) -> IntervalsDeclaration:
+    """Return what a block of these rows will be made with."""
     names, most = read_wanted(wanted, "intervals", "search")
     fields = choose_fields(protocol, names)
     if not fields:
@@ -47,7 +42,7 @@ def declare_intervals(
     few, _ = bind_estimator(rows.between(0, SELF_CHECK_ROWS), protocol)
     return IntervalsDeclaration(
         engine=name_engine(few, engine),
-        most_exposed=most,
+        rows=None if most is None else ChosenRows(most, "exposure"),
         fields=[field.name for field in fields],
         single=find_single(rows, fields),
     )
@@ -63,25 +58,6 @@ def search_intervals(
     """Return the intervals of some rows, found as a block declares."""
     engine = BLACKBOX if declared.engine == BLACKBOX else "auto"
     return intervals_of_rows(rows, protocol, declared.fields, engine, byte_budget, report, declared.single)
-
-
-def intervals_block(
-    rows: EvidenceRows,
-    protocol: Protocol,
-    declared: IntervalsDeclaration,
-    byte_budget: int = DEFAULT_BYTE_BUDGET,
-    report: Report | None = None,
-) -> IntervalsClaims:
-    """Return the block of some rows; it depends on no other row."""
-    if not len(rows):
-        return no_intervals(declared)
-    return write_intervals(rows, search_intervals(rows, protocol, declared, byte_budget, report))
-
-
-def no_intervals(declared: IntervalsDeclaration) -> IntervalsClaims:
-    """Return the block of no rows."""
-    none = np.empty((0, len(declared.fields)), dtype=object)
-    return IntervalsClaims((), tuple(declared.fields), **dict.fromkeys(CONTENT, none))
 
 
 def write_intervals(rows: EvidenceRows, found: StabilityIntervals) -> IntervalsClaims:

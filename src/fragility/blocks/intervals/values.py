@@ -5,13 +5,11 @@ Per field of the declaration, with the words of `fragility.questions.modes.stabi
     ordered field   state, own value, low and high end, nearest flip below and above with the class predicted there
     nominal field   state, own value, the categories that flip the decision with the class predicted at each
 
-Values are whole numbers, decimals, dates, texts and truth values, so they stand in the table as JSON text. The block is
-optional and stands in a table of its own (`fragility.blocks.block`).
+Values are whole numbers, decimals, dates, texts and truth values, so they stand in the table as JSON text.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -25,14 +23,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fragility.base.errors import CertificateError
-from fragility.base.schemas import Positive
-from fragility.blocks.block import BlockDeclaration, BlockForm
-from fragility.blocks.choice import RowChoice
+from fragility.blocks.block import TEXT, Column, Declaration, position_in
 from fragility.blocks.claims import (
     Claims,
     RowArrays,
-    context_digest,
-    id_bytes,
     list_of,
     lists_of,
     whole_column,
@@ -59,25 +53,11 @@ CONTENT = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IntervalsDeclaration(BlockDeclaration):
+class IntervalsDeclaration(Declaration):
     """What an intervals block was made with."""
 
-    most_exposed: Positive | None = None  # so many of the most exposed confident rows have a block; None: every row
     fields: list[str]  # in the order of the protocol
     single: list[str]  # those of them whose values are decimals of single precision
-
-    @property
-    def most(self) -> int | None:
-        return self.most_exposed
-
-    def choice(self, protocol: Protocol) -> RowChoice | None:
-        most = self.most_exposed
-        return None if most is None else RowChoice(most, "exposure", protocol.min_confidence)
-
-    @property
-    def form(self) -> BlockForm:
-        texts = [(f"interval_{name}", list_of(pa.string())) for name in CONTENT]
-        return BlockForm("rows with stability intervals", [*texts, ("intervals_digest", pa.string())])
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -106,7 +86,7 @@ def write_json(value: Any) -> str:
 def intervals_of_row(
     row: Mapping[str, Any], declared: IntervalsDeclaration, protocol: Protocol
 ) -> dict[str, StabilityInterval] | None:
-    """Return the block in a row of the table, by field; None if the row has none."""
+    """Return the block in a row of the joined table, by field; None if the row has none."""
     if row["intervals_digest"] is None:
         return None
     lists = {name: row[f"interval_{name}"] or [] for name in CONTENT}
@@ -139,17 +119,19 @@ def _read_interval(field: str, state: str, texts: Mapping[str, str | None], prot
 # --- table --------------------------------------------------------------------------------------------------
 
 
-def with_intervals(
-    table: pa.Table, claims: IntervalsClaims, declaration: IntervalsDeclaration, context: bytes
-) -> tuple[pa.Table, list[bytes]]:
-    """Return a table with the columns of the block of its rows behind its own, and the block's digests."""
-    digests = intervals_digests(claims, context)
-    lengths = np.full(len(claims), len(declaration.fields))
-    values = {
+def columns_of() -> list[Column]:
+    """Return the columns of the block."""
+    hashed = {name: position_in(STATES) if content is None else TEXT for name, content in CONTENT.items()}
+    return [Column(f"interval_{name}", list_of(pa.string()), how) for name, how in hashed.items()]
+
+
+def write_columns(claims: IntervalsClaims) -> dict[str, Any]:
+    """Return the arrays as the columns of the block."""
+    lengths = np.full(len(claims), len(claims.fields))
+    return {
         f"interval_{name}": lists_of(pa.array(texts.ravel(), type=pa.string()), lengths)
         for name, texts in claims.texts().items()
     }
-    return declaration.form.append(table, values, digests), digests
 
 
 def intervals_claims_of(table: pa.Table, declaration: IntervalsDeclaration) -> IntervalsClaims:
@@ -192,45 +174,21 @@ def _is_scalar(value: Any) -> bool:
     return isinstance(value, (str, bool, int, float))
 
 
-# --- digests ------------------------------------------------------------------------------------------------
-
-
-def intervals_digests(claims: IntervalsClaims, context: bytes) -> list[bytes]:
-    """Return each row's 32-byte digest: sha256 over context, id and block in the layout of docs/format.md."""
-    cells = np.stack([*claims.texts().values()], axis=2).reshape(len(claims), len(claims.fields) * len(CONTENT))
-    cells = np.where(cells == None, "", cells)  # noqa: E711
-    return [
-        hashlib.sha256(context + id_bytes(own_id) + "\n".join(row).encode()).digest()
-        for own_id, row in zip(claims.ids, cells.tolist(), strict=True)
-    ]
-
-
-def intervals_context(
-    protocol_digest: str, model_fingerprint: str, classes: Sequence[ClassLabel], declaration: IntervalsDeclaration
-) -> bytes:
-    """Return what binds a row's block to its protocol, its model and its fields; not to an engine or to other rows."""
-    declared = {"fields": declaration.fields, "single": declaration.single}
-    return context_digest(protocol_digest, model_fingerprint, classes, intervals=declared)
-
-
 # --- what can be checked without the model ------------------------------------------------------------------
 
 
-def check_intervals_declaration(declared: IntervalsDeclaration, protocol: Protocol, engines: Sequence[str]) -> None:
+def check_intervals_declaration(declared: IntervalsDeclaration, protocol: Protocol) -> None:
     """Refuse a declaration that does not fit the protocol."""
     known = [field.name for field in protocol.fields]
     decimals = [field.name for field in protocol.fields if _is_decimal(field)]
     for name, possible in (("fields", known), ("single", [field for field in decimals if field in declared.fields])):
         names = getattr(declared, name)
         if names != [field for field in possible if field in names] or (name == "fields" and not names):
+            what = "fields" if name == "fields" else "decimal fields"
             raise CertificateError(
-                f"intervals.{name} in the manifest must name {'fields' if name == 'fields' else 'decimal fields'} of "
-                f"the protocol in their order, got {names!r:.80}"
+                f"blocks.intervals.{name} in the manifest must name {what} of the protocol in their order, got "
+                f"{names!r:.80}"
             )
-    if declared.engine not in engines:
-        raise CertificateError(
-            f"intervals in the manifest names the engine {declared.engine!r:.80}, which does not exist"
-        )
 
 
 def _is_decimal(field: Field) -> bool:

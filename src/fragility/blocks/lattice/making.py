@@ -1,11 +1,10 @@
-"""The lattice block of certificates: how rows are searched for it.
+"""The lattice block: how it is declared, and how rows are searched for it.
 
-`lattice_of_rows` is a function of rows, protocol and declaration alone, so a block may be made part by part.
+`search_rows` is a function of rows, protocol and declaration alone, so a block may be made part by part.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -13,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from fragility.base.arrays import DEFAULT_BYTE_BUDGET, Floats
-from fragility.base.errors import EngineError, FragilityWarning
 from fragility.base.progress import Report, progress_bar
+from fragility.blocks.choice import ChosenRows
 from fragility.blocks.lattice.values import (
     BEAM_WIDTH,
     LEAST_DRAWS,
@@ -22,9 +21,9 @@ from fragility.blocks.lattice.values import (
     SEARCH_STATES,
     LatticeClaims,
     LatticeDeclaration,
+    largest_size,
     seed_of,
 )
-from fragility.engines.lattice.additive import MOST_LIVE
 from fragility.engines.lattice.whole import find_lattice
 from fragility.evidence import EvidenceRows
 from fragility.pages.terms import MINIMUM, NONE_AT_ALL, none_up_to
@@ -38,31 +37,24 @@ BLACKBOX = "blackbox"
 LATTICE_ENGINES = ("trees", "linear", "wrapped", BLACKBOX)
 
 
-def largest_size(protocol: Protocol) -> int:
-    """The largest set a block speaks of: any, up to what a table of subsets holds."""
-    return min(len(protocol.groups), MOST_LIVE)
-
-
 def declare_lattice(
     rows: EvidenceRows, protocol: Protocol, engine: str, rates: Any, wanted: bool | None = True
 ) -> LatticeDeclaration | None:
     """Return what a block of these rows will be made with; None for no block.
 
     rates: as in ``assess_reliability``; they are of every row.
-    wanted: True for every row, False for none; None for the most exposed rows, where an engine can read the model.
+    wanted: None for the most exposed rows, where an engine can read the model; else every row.
     """
-    if wanted is False and rates is None:
-        return None
     lattice = None if engine == "neural" else find_lattice(rows, protocol, engine, DEFAULT_BYTE_BUDGET)
     partial = wanted is None and rates is None
     if partial and lattice is None:
         return None
     declared = LatticeDeclaration(
         engine=BLACKBOX if lattice is None else lattice.model.name,
+        rows=ChosenRows(MOST_EXPOSED, "exposure") if partial else None,
         max_size=largest_size(protocol),
         budget=SEARCH_STATES,
         width=BEAM_WIDTH,
-        most_exposed=MOST_EXPOSED if partial else None,
     )
     if rates is None:
         return declared
@@ -82,7 +74,7 @@ def declare_lattice(
     return replace(declared, rates=by_group, draws=LEAST_DRAWS, seed=seed)
 
 
-def lattice_of_rows(
+def search_rows(
     rows: EvidenceRows,
     protocol: Protocol,
     declared: LatticeDeclaration,
@@ -90,8 +82,6 @@ def lattice_of_rows(
     progress: bool | Report | None = False,
 ) -> LatticeClaims:
     """Return the block of some rows; the block of a row depends on no other row."""
-    if not len(rows):
-        return no_lattice(protocol)
     found = find_failing_sets(
         rows.model,
         rows,
@@ -110,23 +100,6 @@ def lattice_of_rows(
     with progress_bar("failure probabilities", progress) as report:
         chances = failure_of_rows(rows, protocol, failures, draws, seed, declared.engine, byte_budget, report)
     return add_chances(block, chances)
-
-
-def search_most_exposed(
-    rows: EvidenceRows, protocol: Protocol, declared: LatticeDeclaration, byte_budget: int
-) -> LatticeClaims | None:
-    """Return the block of rows that are searched by default; None, with a warning, if the engine gives up."""
-    try:
-        return lattice_of_rows(rows, protocol, declared, byte_budget)
-    except EngineError as error:
-        warnings.warn(FragilityWarning("smallest failing sets were not searched: ", error), stacklevel=4)
-        return None
-
-
-def no_lattice(protocol: Protocol) -> LatticeClaims:
-    """Return the block of no rows."""
-    none = np.empty(0, dtype=np.int64)
-    return LatticeClaims((), none, none, np.empty((0, len(protocol.groups)), dtype=bool), none)
 
 
 def claims_of_sets(found: FailingSets, declared: LatticeDeclaration) -> LatticeClaims:

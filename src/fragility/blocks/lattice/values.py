@@ -1,41 +1,30 @@
-"""The lattice block: smallest failing sets and failure probabilities, beside the claims they do not change.
+"""The lattice block: what it declares, and smallest failing sets and failure probabilities as arrays.
 
-The block is optional. It has columns of its own behind the row digest, a digest of its own for each row, a root of its
-own, and a declaration in the manifest from which anybody can search again: how far, with how many states, at which
-rates. Whatever engine searched is named, but takes no part in the digests: what is decided is the same for all.
-
-A block may cover the most exposed rows only. Which rows those are is known only when all of them have been audited, so
-what was found cannot stand in the parts, which are written as they are finished. It stands in a table of its own, and
-readers join the two; the other rows then say that they were not searched.
+From its declaration anybody can search again: how far, with how many states, at which rates. Whatever engine searched
+is named, but takes no part in the digests: what is decided is the same for all.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from fragility.base.arrays import Booleans, Floats, Integers
 from fragility.base.canonical import canonical_bytes
 from fragility.base.errors import CertificateError
-from fragility.base.schemas import Positive
-from fragility.blocks.block import BlockForm
-from fragility.blocks.choice import RowChoice
+from fragility.blocks.block import TRUTH, WHOLE, Column, Declaration, in_units, position_in, set_of
 from fragility.blocks.claims import (
     FORMAT,
-    PROBABILITY_UNIT,
     Claims,
     RowArrays,
-    context_digest,
     find_absent_groups,
     float_column,
-    hash_rows,
     indices_of,
     list_of,
     lists_of,
@@ -43,7 +32,7 @@ from fragility.blocks.claims import (
     read_sets_of_names,
     whole_column,
 )
-from fragility.models import ClassLabel
+from fragility.engines.lattice.additive import MOST_LIVE
 from fragility.pages.terms import MINIMUM, NONE_AT_ALL, NOT_SEARCHED, UNDECIDED, UPPER_BOUND, none_up_to
 from fragility.pages.wording import describe_events, describe_rates
 from fragility.protocol import Protocol
@@ -56,16 +45,12 @@ SEARCH_STATES, BEAM_WIDTH = 10_000, 8
 LEAST_DRAWS, MOST_DRAWS = 2**12, 2**20
 MOST_EXPOSED = 1000  # rows that are searched where nobody asked for every row
 PROBABILITY_NOISE = 1e-9  # sums of the same terms in another order
-UNSEARCHED = {"smallest_state": NOT_SEARCHED, "smallest_set": []}  # of a row without a block; all else is null
-OUTSIDE_THE_CONTEXT = ("engine", "most_exposed")  # who searched, and which other rows: no part of a row's digest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LatticeDeclaration:
-    """What a block was made with; its fields have the names and the order of the manifest's."""
+class LatticeDeclaration(Declaration):
+    """What a block was searched with."""
 
-    engine: str  # trees, linear, wrapped, or blackbox where every state was asked of the model
-    most_exposed: Positive | None = None  # how many of the confident rows were searched at most; None: every row
     max_size: int
     budget: int
     width: int
@@ -74,22 +59,9 @@ class LatticeDeclaration:
     seed: int | None = None
     events: list[dict[str, Any]] | None = None  # {"groups": [...], "count": n}
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
     @property
     def has_failures(self) -> bool:
         return self.rates is not None or self.events is not None
-
-    @property
-    def is_partial(self) -> bool:
-        """Whether only the most exposed rows were searched."""
-        return self.most_exposed is not None
-
-    def choice(self, protocol: Protocol) -> RowChoice | None:
-        """Return which confident rows were searched; None if every row was."""
-        most = self.most_exposed
-        return None if most is None else RowChoice(most, "exposure", protocol.min_confidence)
 
     def condition(self, protocol: Protocol) -> str:
         """How evidence fails, in words."""
@@ -97,30 +69,9 @@ class LatticeDeclaration:
             return describe_rates(list(self.rates.values()), protocol.group_thing)
         return describe_events(sum(event["count"] for event in self.events or ()))
 
-    @property
-    def form(self) -> BlockForm:
-        """How the block stands in a table."""
-        failures = [(name, pa.bool_() if name == "failure_exact" else pa.float64()) for name in FAILURE_FIELDS]
-        columns = [
-            ("smallest_state", pa.string()),
-            ("smallest_size", pa.int32()),
-            ("smallest_set", list_of(pa.string())),
-            ("smallest_count", pa.int64()),
-            *(failures if self.has_failures else []),
-            ("lattice_digest", pa.string()),
-        ]
-        return BlockForm("searched rows", columns, UNSEARCHED)
-
-    def check_table(self, block: pa.Table) -> None:
-        """Refuse a table of searched rows that is not written as the format says."""
-        self.form.check(block, self.most_exposed)
-        if NOT_SEARCHED in block.column("smallest_state").to_pylist():
-            raise CertificateError(f"the table of searched rows has a row that says {NOT_SEARCHED!r}")
-
     def states(self) -> tuple[str, ...]:
-        """The words a row's search may end with; their positions are what is hashed. The last is no search at all."""
-        searched = (MINIMUM, UPPER_BOUND, none_up_to(self.max_size), NONE_AT_ALL, UNDECIDED)
-        return (*searched, NOT_SEARCHED) if self.is_partial else searched
+        """The words a row's search may end with; their positions are what is hashed."""
+        return (MINIMUM, UPPER_BOUND, none_up_to(self.max_size), NONE_AT_ALL, UNDECIDED)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -137,24 +88,58 @@ class LatticeClaims(RowArrays):
     failure_exact: Booleans | None = None
     expected_margin: Floats | None = None  # NaN where it has no closed form
 
-    def searched(self, declaration: LatticeDeclaration) -> Booleans:
-        """(n,) the rows that were searched."""
-        words = declaration.states()
-        return self.smallest_state != words.index(NOT_SEARCHED) if declaration.is_partial else np.ones(len(self), bool)
+
+@dataclass(frozen=True, slots=True)
+class LatticeOfRow:
+    """The block of one row, to read; None for whatever is not claimed."""
+
+    smallest_state: str | None = None
+    smallest_size: int | None = None
+    smallest_set: tuple[str, ...] | None = None
+    smallest_count: int | None = None
+    failure_probability: float | None = None
+    failure_low: float | None = None
+    failure_high: float | None = None
+    failure_exact: bool | None = None
+    expected_margin: float | None = None
+    failure_condition: str | None = None  # how evidence fails, in words
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any], declared: LatticeDeclaration, protocol: Protocol) -> LatticeOfRow:
+        """Return the block in a row of the table."""
+        names = ("smallest_state", "smallest_size", "smallest_count")
+        values = {name: row[name] for name in (*names, *(FAILURE_FIELDS if declared.has_failures else ()))}
+        condition = declared.condition(protocol) if declared.has_failures else None
+        return cls(**values, smallest_set=tuple(row["smallest_set"]), failure_condition=condition)
+
+
+UNSEARCHED = LatticeOfRow(smallest_state=NOT_SEARCHED, smallest_set=())
 
 
 # --- table --------------------------------------------------------------------------------------------------
 
 
-def with_block(
-    table: pa.Table, claims: LatticeClaims, declaration: LatticeDeclaration, context: bytes, protocol: Protocol
-) -> tuple[pa.Table, list[bytes]]:
-    """Return a table that ends with its row digests with the block behind them, and the block's own digests."""
-    digests = lattice_digests(claims, context)
-    states, names = (pa.array(texts, type=pa.string()) for texts in (declaration.states(), protocol.group_names))
+def columns_of(declared: LatticeDeclaration, protocol: Protocol) -> list[Column]:
+    """Return the columns of the block."""
+    number, chance = pa.float64(), in_units()
+    columns = [
+        Column("smallest_state", pa.string(), position_in(declared.states()), NOT_SEARCHED),
+        Column("smallest_size", pa.int32(), WHOLE),
+        Column("smallest_set", list_of(pa.string()), set_of(protocol.group_names), []),
+        Column("smallest_count", pa.int64(), WHOLE),
+    ]
+    if declared.has_failures:
+        columns += [Column(name, number, chance) for name in FAILURE_FIELDS[:3]]
+        columns += [Column("failure_exact", pa.bool_(), TRUTH), Column("expected_margin", number, None)]
+    return columns
+
+
+def write_columns(claims: LatticeClaims, declared: LatticeDeclaration, protocol: Protocol) -> dict[str, Any]:
+    """Return the arrays as the columns of the block."""
+    states, names = (pa.array(texts, type=pa.string()) for texts in (declared.states(), protocol.group_names))
     sets, size, count = claims.smallest_set, claims.smallest_size, claims.smallest_count
     margin = claims.expected_margin
-    columns: dict[str, Any] = {
+    return {
         **{name: getattr(claims, name) for name in FAILURE_FIELDS},
         "smallest_state": states.take(pa.array(claims.smallest_state)),
         "smallest_size": pa.array(size, mask=size == ABSENT),
@@ -162,11 +147,10 @@ def with_block(
         "smallest_count": pa.array(count, mask=count == ABSENT),
         "expected_margin": None if margin is None else pa.array(margin, mask=np.isnan(margin)),
     }
-    return declaration.form.append(table, columns, digests), digests
 
 
 def lattice_claims_of(table: pa.Table, declaration: LatticeDeclaration, protocol: Protocol) -> LatticeClaims:
-    """Return the block of a table whose schema was checked; refuses values that no block can hold."""
+    """Return the block of a table of rows that all have one; refuses values that no block can hold."""
     failures: dict[str, Any] = {}
     if declaration.has_failures:
         failures = {name: float_column(table, name) for name in FAILURE_FIELDS[:3]}
@@ -190,31 +174,6 @@ def _read_integers(table: pa.Table, name: str) -> Integers:
     return values
 
 
-# --- digests ------------------------------------------------------------------------------------------------
-
-
-def lattice_digests(claims: LatticeClaims, context: bytes) -> list[bytes]:
-    """Return each row's 32-byte digest: sha256 over context, id and block in the layout of docs/format.md."""
-    columns: list[tuple[Any, str, float | None]] = [
-        (claims.smallest_state, "u1", None),
-        (claims.smallest_size, "<i4", None),
-        (claims.smallest_count, "<i8", None),
-        (claims.smallest_set, "u1", None),
-    ]
-    if claims.failure_probability is not None:
-        chances = (claims.failure_probability, claims.failure_low, claims.failure_high)
-        columns += [*((values, "<f8", PROBABILITY_UNIT) for values in chances), (claims.failure_exact, "u1", None)]
-    return hash_rows(claims.ids, context, columns)
-
-
-def lattice_context(
-    protocol_digest: str, model_fingerprint: str, classes: Sequence[ClassLabel], declaration: LatticeDeclaration
-) -> bytes:
-    """Return what binds a row's block to its protocol, its model and what was declared; not to an engine."""
-    declared = {name: value for name, value in declaration.to_dict().items() if name not in OUTSIDE_THE_CONTEXT}
-    return context_digest(protocol_digest, model_fingerprint, classes, lattice=declared)
-
-
 # --- what can be checked without the model ------------------------------------------------------------------
 
 
@@ -225,10 +184,9 @@ def seed_of(protocol_digest: str, fingerprint: str) -> int:
     return int.from_bytes(digest[:8], "big") >> 11  # 53 bits: a whole number in any JSON
 
 
-def check_declaration(
-    declared: LatticeDeclaration, protocol: Protocol, engines: Sequence[str], largest: int, seed: int
-) -> None:
-    """Refuse a declaration whose words and numbers are not those of a search; seed: the one that ``seed_of`` gives."""
+def check_declaration(declared: LatticeDeclaration, protocol: Protocol, fingerprint: str) -> None:
+    """Refuse a declaration whose words and numbers are not those of a search."""
+    largest = largest_size(protocol)
     whole_numbers: dict[str, tuple[Any, int, int]] = {
         "max_size": (declared.max_size, largest, largest),
         "budget": (declared.budget, SEARCH_STATES, SEARCH_STATES),
@@ -237,41 +195,49 @@ def check_declaration(
     if declared.rates is not None:
         whole_numbers["draws"] = (declared.draws, LEAST_DRAWS, MOST_DRAWS)
     elif declared.draws is not None or declared.seed is not None:
-        raise CertificateError("lattice in the manifest declares draws or a seed, but no rates")
-    if declared.is_partial:
-        whole_numbers["most_exposed"] = declared.most_exposed, MOST_EXPOSED, MOST_EXPOSED
+        raise CertificateError("blocks.lattice in the manifest declares draws or a seed, but no rates")
+    if declared.rows is not None:
+        whole_numbers["rows.most"] = declared.rows.most, MOST_EXPOSED, MOST_EXPOSED
         if declared.has_failures:
-            raise CertificateError("lattice in the manifest declares failures of some rows only; they are of every row")
+            raise CertificateError(
+                "blocks.lattice in the manifest declares failures of some rows only; they are of every row"
+            )
     for name, (value, low, high) in whole_numbers.items():
         if type(value) is not int or not low <= value <= high:
             wanted = f"{low}" if low == high else f"a whole number from {low} to {high}"
-            raise CertificateError(f"lattice.{name} in the manifest must be {wanted}, got {value!r:.80}")
+            raise CertificateError(f"blocks.lattice.{name} in the manifest must be {wanted}, got {value!r:.80}")
     if declared.draws is not None and declared.draws & (declared.draws - 1):
-        raise CertificateError(f"lattice.draws in the manifest must be a power of two, got {declared.draws}")
-    if declared.engine not in engines:
-        raise CertificateError(f"lattice in the manifest names the engine {declared.engine!r:.80}, which is none of it")
+        raise CertificateError(f"blocks.lattice.draws in the manifest must be a power of two, got {declared.draws}")
     _check_failures(declared, protocol)
+    seed = seed_of(protocol.digest, fingerprint)
     if declared.rates is not None and (type(declared.seed) is not int or declared.seed != seed):
         raise CertificateError(
-            f"lattice.seed in the manifest must be {seed}, which follows from protocol and model, got "
+            f"blocks.lattice.seed in the manifest must be {seed}, which follows from protocol and model, got "
             f"{declared.seed!r:.80}"
         )
+
+
+def largest_size(protocol: Protocol) -> int:
+    """The largest set a block speaks of: any, up to what a table of subsets holds."""
+    return min(len(protocol.groups), MOST_LIVE)
 
 
 def _check_failures(declared: LatticeDeclaration, protocol: Protocol) -> None:
     rates, events = declared.rates, declared.events
     if rates is not None and events is not None:
-        raise CertificateError("lattice in the manifest declares rates and events; there is one of the two")
+        raise CertificateError("blocks.lattice in the manifest declares rates and events; there is one of the two")
     if rates is not None and not (
         isinstance(rates, dict)
         and tuple(rates) == protocol.group_names
         and all(type(rate) is float and 0.0 <= rate <= 1.0 for rate in rates.values())
     ):
-        raise CertificateError("lattice.rates in the manifest must give each group, in order, a float from 0 to 1")
+        raise CertificateError(
+            "blocks.lattice.rates in the manifest must give each group, in order, a float from 0 to 1"
+        )
     if events is not None and not (
         isinstance(events, list) and events and all(_is_event(event, protocol.group_names) for event in events)
     ):
-        raise CertificateError('lattice.events in the manifest must be a list of {"groups": [...], "count": n}')
+        raise CertificateError('blocks.lattice.events in the manifest must be a list of {"groups": [...], "count": n}')
 
 
 def _is_event(event: Any, names: Sequence[str]) -> bool:
@@ -320,11 +286,3 @@ def _failure_contradictions(block: LatticeClaims, states: Any, declaration: Latt
         "failure_low": ~((low >= 0.0) & (low <= p)) | (exact & (low != p)),
         "failure_high": ~((high <= 1.0) & (high >= p)) | (exact & (high != p)),
     }
-
-
-def split_block(table: pa.Table, declaration: LatticeDeclaration, protocol: Protocol) -> tuple[pa.Table, pa.Table]:
-    """Return certificates without the block's columns, and the block of the rows that were searched."""
-    form, choice = declaration.form, declaration.choice(protocol)
-    searched = table.filter(pc.not_equal(table.column("smallest_state"), NOT_SEARCHED))
-    order = np.arange(len(searched)) if choice is None else choice.order(searched)
-    return table.drop_columns(form.names), form.select(searched, order)

@@ -23,11 +23,12 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from fragility.audits import IntervalsDeclaration
 from fragility.base.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats, Integers
-from fragility.blocks.checks import Check, Difference, Recheck
+from fragility.blocks.block import BlockRecheck
+from fragility.blocks.checks import Difference
+from fragility.blocks.claims import Claims
 from fragility.blocks.intervals.making import search_intervals, write_intervals
-from fragility.blocks.intervals.values import IntervalsClaims, intervals_claims_of, write_json
+from fragility.blocks.intervals.values import IntervalsClaims, IntervalsDeclaration, intervals_claims_of, write_json
 from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.choice import never_reads, refusal
 from fragility.evidence import EvidenceRows
@@ -46,57 +47,35 @@ ENDS = tuple(end for end, _, _ in SIDES)
 
 
 @dataclass(eq=False)
-class IntervalsRecheck(Recheck):
+class IntervalsRecheck(BlockRecheck):
     """The intervals block of rows, searched again."""
 
-    unsearched: int = 0  # rows with an interval that was not recomputed
-    never: str | None = None  # why the declared engine can never have read the model
-    unread: str | None = None  # why the declared engine cannot read the model here
-
-    def confirm(self, table: pa.Table, rows: EvidenceRows) -> None:
-        """Recompute the block of those of a table's rows that have one."""
-        audit, declared = self.audit, self.audit.intervals_declaration
-        if declared is None:
-            return
-        covered = declared.form.covered(table)
-        if not covered.any():
-            return
-        claimed = intervals_claims_of(table.filter(pa.array(covered)), declared)
-        mine = rows.take(np.flatnonzero(covered).tolist())
-        search = make_raw_search(mine, audit.protocol, declared.single)
-        found = search_fields(search, choose_fields(audit.protocol, declared.fields))
-        asked = write_intervals(mine, found)
-        questions = Questions(search, claimed, self.tolerance, audit.classes)
+    def compare(self, block: pa.Table, claims: Claims, rows: EvidenceRows) -> list[Difference]:
+        protocol, declared = self.own.protocol, self.own.declared
+        assert isinstance(declared, IntervalsDeclaration)
+        claimed = intervals_claims_of(block, declared)
+        search = make_raw_search(rows, protocol, declared.single)
+        found = search_fields(search, choose_fields(protocol, declared.fields))
+        asked = write_intervals(rows, found)
+        questions = Questions(search, claimed, self.tolerance, self.own.classes)
         disputed = questions.ask_ends() + questions.ask_inside() + _find_inner_flips(claimed, asked)
-        handed, _ = bind_estimator(mine, audit.protocol)
+        handed, _ = bind_estimator(rows, protocol)
         self.never = self.never or never_reads(declared.engine, handed)
         unread = self.never or refusal(declared.engine, handed)
         if declared.engine not in EXACT_ENGINES:  # then no end is exact, and the model has just said all there is
-            disputed += questions.compare(asked, np.ones(claimed.state.shape, dtype=bool))
-        elif unread is None:
-            fresh = write_intervals(mine, search_intervals(mine, audit.protocol, declared))
-            disputed += questions.compare(fresh, np.ones(claimed.state.shape, dtype=bool))
-        else:
-            self.unread = unread
-            settled, compared = _ask_every_value(search, found, claimed, declared)
-            disputed += questions.compare(write_intervals(mine, settled), compared)
-            self.unsearched += int((~compared).any(axis=1).sum())
-        first = {(dispute.row, dispute.field): dispute for dispute in reversed(disputed)}
-        self.note(len(mine), list(first.values())[::-1])
+            return disputed + questions.compare(asked, np.ones(claimed.state.shape, dtype=bool))
+        if unread is None:
+            fresh = write_intervals(rows, search_intervals(rows, protocol, declared))
+            return disputed + questions.compare(fresh, np.ones(claimed.state.shape, dtype=bool))
+        self.unread = unread
+        settled, compared = _ask_every_value(search, found, claimed, declared)
+        self.unsearched += int((~compared).any(axis=1).sum())
+        return disputed + questions.compare(write_intervals(rows, settled), compared)
 
-    def check(self) -> Check:
-        """Return the outcome, when all rows were given."""
-        declared, differences = self.audit.intervals_declaration, list(self.differences)
-        assert declared is not None
+    def describe(self) -> str:
         told = f"{self.rows} rows searched again and the model asked at every end and inside, {self.result}"
-        if not self.rows:
-            told = "none of these rows has an intervals block"
-        elif self.unsearched:
-            told += f"; {self.unsearched} rows were not searched again: {self.unread}"
-        if self.never is not None:
-            told = f"the {declared.engine} engine can never have read this model"
-            differences.insert(0, Difference("all", "intervals.engine", declared.engine, f"cannot be: {self.never}"))
-        return Check("intervals", not differences, told, self.tolerance, tuple(differences))
+        missed = f"; {self.unsearched} rows were not searched again: {self.unread}" if self.unsearched else ""
+        return told + missed
 
 
 def make_raw_search(rows: EvidenceRows, protocol: Protocol, single: Sequence[str]) -> Search:

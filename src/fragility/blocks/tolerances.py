@@ -1,0 +1,41 @@
+"""How far the recomputed claims of a certificate may lie from those stated."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fragility.base.arrays import Floats
+from fragility.blocks.claims import Claims
+from fragility.protocol import Protocol
+from fragility.scores import EPSILON
+
+
+def claim_tolerances(fresh: Claims, protocol: Protocol, tolerance: float) -> dict[str, Floats]:
+    """Return each float claim's tolerance: margins as declared, the rest by how margins enter them."""
+    n = len(fresh)
+    scale = 1.0 + np.abs(fresh.path_margin).max(axis=1) * 1e-3
+    margin = np.full(n, tolerance) * scale
+    # c_k = (m - m_k) / (|m| + epsilon): near a tie a rounding error of the margin is large beside m.
+    ratio = margin * (2.0 + fresh.path_collapse.max(axis=1)) / (np.abs(fresh.margin) + EPSILON)
+    ratio = np.minimum(ratio, 1.0) if protocol.reading == "support" else ratio
+    # a sum over groups of drops, each of two margins, over |m|
+    own = margin * (2.0 * len(protocol.groups) + fresh.independent_loss) / (np.abs(fresh.margin) + EPSILON)
+    v1, v2, v3 = protocol.exposure_weights
+    # without attenuate_all the other two share its weight
+    summed = ratio * (v1 + v3) + own * v2
+    if protocol.fading is None:
+        summed = (ratio * v1 + own * v2) * (v1 + v2 + v3) / (v1 + v2)
+    return {
+        "confidence": margin,
+        "margin": margin,
+        "path_margin": margin,
+        "one_step_drop": 2 * margin,
+        "one_step_confidence_drop": 2 * margin,
+        "path_collapse": ratio + 1e-12,
+        "rcma": ratio + 1e-12,
+        "fds": ratio * protocol.weights[0] + 1e-12,
+        "fade_margin": margin,
+        "independent_loss": own + 1e-12,
+        "common_loss": np.minimum(ratio, 1.0) + 1e-12,
+        "exposure": np.minimum(summed, 1.0) + 1e-12,
+    }
