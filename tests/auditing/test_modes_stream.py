@@ -192,7 +192,7 @@ def test_the_command_assesses_some_confident_rows_and_says_so(files, tmp_path):
     audit = fg.open_audit(tmp_path / "audit")
     assert audit.manifest.blocks["modes"].rows.most == 2000 and 0 < len(audit.ids_of_block("modes")) < ROWS
     count = len(audit.ids_of_block("modes"))
-    told = f"failure modes lost, wrong and noisy of {count} confident predictions; --modes assesses"
+    told = f"failure modes lost, wrong and noisy of {count} confident predictions; --modes all assesses"
     assert told in " ".join(done.out.split())
     shown = run("show", tmp_path / "audit", "--row", audit.ids_of_block("modes")[0])
     assert "exposure to wrong values" in shown.out and "exposure to noisy values" in shown.out
@@ -205,7 +205,7 @@ def test_the_command_assesses_some_confident_rows_and_says_so(files, tmp_path):
 def test_the_command_finds_stability_intervals(files, tmp_path):
     for wrong in ("0", "some", "-3"):
         told = refuse(*audit_with(files, tmp_path / "audit", "--modes", "none", f"--intervals={wrong}"))
-        assert f"--intervals must be all, or how many confident rows to search at most, got '{wrong}'" in told
+        assert f"--intervals must be all, none, or how many confident rows to search at most, got '{wrong}'" in told
     options = ("--modes", "none", "--lattice", "none", "--other-baselines", "none")
     done = run(*audit_with(files, tmp_path / "audit", "--intervals", "5", *options))
     audit = fg.open_audit(tmp_path / "audit")
@@ -241,7 +241,7 @@ def test_a_model_that_can_only_be_asked_announces_its_cost(files, protocol, tmp_
     from fragility.questions.modes.losses import count_values
 
     each = sum(count_values(protocol, mode) for mode in ("lost", "wrong", "noisy"))
-    assert f"up to {2000 * each:,} model evaluations; --no-modes leaves them out" in " ".join(done.err.split())
+    assert f"up to {2000 * each:,} model evaluations; --modes none leaves them out" in " ".join(done.err.split())
 
 
 def test_a_protocol_without_modes_is_audited_without_them(case, files, tmp_path):
