@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from fragility.base.arrays import Integers
+from fragility.base.arrays import Floats, Integers
 from fragility.base.canonical import digest_of, table_digest
 from fragility.base.errors import ProtocolError
 from fragility.base.files import write_text
@@ -69,7 +69,7 @@ from fragility.evidence.replacements import name_replacements
 from fragility.evidence.rows import read_model_rows
 from fragility.models import Decision, Model
 from fragility.pages.wording import describe_artificial
-from fragility.scores import CONFIDENT, Reading
+from fragility.scores import CONFIDENT, DecisionRule, Reading
 
 FORMAT = "fragility-protocol/1"
 DEFAULT_BASELINE = "typical"
@@ -386,6 +386,10 @@ class Protocol:
         """What a group is, in words: ``field`` where each holds one raw field, else ``group of fields``."""
         one_each = all(fields == (name,) for name, fields in self.evidence.group_fields.items())
         return "field" if one_each else "group of fields"
+
+    def rule(self, offset: Floats | None) -> DecisionRule:
+        """Return the rule that decides about states; offset: (C,) what a threshold adds to log-probabilities."""
+        return DecisionRule(self.resolution, offset, self.reading, self.smoothing)
 
     @property
     def alternatives(self) -> tuple[str, ...]:

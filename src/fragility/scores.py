@@ -28,6 +28,7 @@ Predicted classes and flips never use smoothed probabilities.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -140,6 +141,41 @@ def state_prediction(
     """
     kept = support_margin(p, original, offset) >= -resolution
     return np.asarray(np.where(kept, original, predicted_class(p, resolution, offset)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DecisionRule:
+    """What is decided at a state, by how much, and whether a stressed state has lost the decision made at x.
+
+    Every question about a decision is put to one of these: by traces, labels, searches, failure modes, stability
+    intervals, decisions with missing evidence, and comparisons of models. Probabilities p have shape (..., C);
+    originals are the classes at x, broadcast against p's leading axes.
+    """
+
+    resolution: float
+    offset: Floats | None = None  # (C,) of a declared threshold
+    reading: Reading = "support"
+    smoothing: float = 0.0
+
+    def predict(self, p: npt.ArrayLike) -> Integers:
+        """Return the class decided, where nothing was decided before."""
+        return predicted_class(p, self.resolution, self.offset)
+
+    def settle(self, p: npt.ArrayLike, original: npt.ArrayLike) -> Integers:
+        """Return the class decided at a stressed state: the original one unless the state flips."""
+        return state_prediction(p, original, self.resolution, self.offset)
+
+    def support(self, p: npt.ArrayLike, original: npt.ArrayLike) -> Floats:
+        """Return how far the original class is ahead of its best competitor."""
+        return support_margin(p, original, self.offset)
+
+    def flips(self, p: npt.ArrayLike, original: npt.ArrayLike) -> Booleans:
+        """Return whether another class is ahead of the original one by more than the resolution."""
+        return np.asarray(self.support(p, original) < -self.resolution)
+
+    def margin(self, p: npt.ArrayLike, original: npt.ArrayLike) -> Floats:
+        """Return the margin of the declared reading, smoothed as declared."""
+        return reading_margin(p, original, self.reading, self.offset, self.smoothing)
 
 
 def removal_order(drops: Floats, resolution: float, last: Booleans | None = None) -> Integers:

@@ -18,12 +18,12 @@ from traces import assert_same_trace, covertype_groups, trace_by
 
 import fragility as fg
 from fragility.base.errors import DataError, EngineError
-from fragility.engines import linear, linear_traces
+from fragility.engines import linear
 from fragility.engines.blackbox import trace_blackbox
 from fragility.engines.linear import LinearEngine
 from fragility.engines.linear_traces import BOUND
 from fragility.protocol import Protocol, bind
-from fragility.scores import READINGS
+from fragility.scores import READINGS, DecisionRule
 
 
 def check(model, X_train, X, **settings_):
@@ -87,7 +87,7 @@ def test_many_classes_take_the_direct_way(factor, monkeypatch):
     protocol = Protocol.fit(model, data.X_train)
     rows = bind(model, data.X_test[:200], protocol)
     asked = trace_blackbox(rows, protocol)
-    monkeypatch.setattr(linear_traces, "state_prediction", lambda *_: pytest.fail("the slow way was taken"))
+    monkeypatch.setattr(DecisionRule, "settle", lambda *_: pytest.fail("the slow way was taken"))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         claimed = LinearEngine(rows).trace(rows, protocol)

@@ -4,7 +4,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from fragility.engines.trace import TraceStates
-from fragility.protocol import Protocol
+from fragility.protocol import Protocol, bind
 
 
 @pytest.fixture(scope="module")
@@ -15,7 +15,7 @@ def asked(credit):
 
     def states(**settings) -> TraceStates:
         protocol = Protocol.fit(model, X, severities=(0.25, 0.5, 1.0), **settings)
-        return TraceStates.of(protocol, len(protocol.groups))
+        return TraceStates.of(protocol, bind(model, X[:2], protocol))
 
     return states
 

@@ -293,7 +293,7 @@ def test_every_subset_is_decided_as_the_model_decides(name):
     assert (lattice.model.name, lattice.model.kind) == ("wrapped", BY_THRESHOLD.get(name, "states"))
     subsets = (np.arange(32)[:, None] >> np.arange(5)) & 1 == 1
     own = ModelOracle(rows).answer_states(rows.dense(), States.removals(np.tile(subsets, (len(rows), 1, 1))))
-    flips = lattice.rule.flipped(own.reshape(len(rows), 32, -1), lattice_originals(lattice)[:, None])
+    flips = lattice.rule.flips(own.reshape(len(rows), 32, -1), lattice_originals(lattice)[:, None])
     found = fg.find_failing_sets(model, X[200:], protocol, engine="wrapped", every=True)
     assert set(found.method) == {"lattice"}
     for i in range(len(rows)):

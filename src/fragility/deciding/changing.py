@@ -46,7 +46,6 @@ from fragility.evidence.modes import tabulate_catalogue, values_frame
 from fragility.evidence.rows import Rows, Scalar, conform_rows, native_like
 from fragility.protocol import Protocol
 from fragility.questions.reliability.sampling import estimate_probability
-from fragility.scores import predicted_class, support_margin
 
 MOST_LISTED = 256  # sets of unknown fields whose states are kept
 
@@ -268,22 +267,22 @@ class _Asker:
         self, place: int, units: Sequence[JointValues], states: ValueStates, p: Floats, singles: dict[str, Floats]
     ) -> DecisionChange:
         """Return the change of one row from the probabilities of its states (q, C), and those of single values."""
-        offset, resolution = self.rows.offset, self.protocol.resolution
+        rule = self.protocol.rule(self.rows.offset)
         decided, weight = int(self.original[place]), states.weight.mean(axis=0)
-        differs = support_margin(p, decided, offset) < -resolution
+        differs = rule.flips(p, decided)
         chance, low, high = self._weigh(differs, states)
         to = None
         if differs.any():
-            takes = np.bincount(predicted_class(p[differs], resolution, offset), weight[differs], self.rows.n_classes)
+            takes = np.bincount(rule.predict(p[differs]), weight[differs], self.rows.n_classes)
             takes[decided] = 0.0
             to = int(takes.argmax())
         acquire = [(self.fields[0], chance)] if len(self.fields) == 1 else []
         for u, unit in enumerate(units):
             for name in unit.fields if singles else ():
                 codes = unit.code_field(name)
-                then = predicted_class(singles[name], resolution, offset)  # of each distinct value of the field
+                then = rule.predict(singles[name])  # of each distinct value of the field
                 at = np.searchsorted(np.unique(codes), codes[states.codes[:, u]])
-                after = float(weight @ (support_margin(p, then[at], offset) < -resolution))
+                after = float(weight @ rule.flips(p, then[at]))
                 acquire.append((name, chance - after))
         order = {name: i for i, name in enumerate(self.fields)}
         acquire.sort(key=lambda pair: order[pair[0]])

@@ -19,7 +19,6 @@ from fragility.deciding.values import DEFAULT_DRAWS, check_draws, make_neighbour
 from fragility.evidence.rows import rows_at
 from fragility.protocol import Protocol
 from fragility.questions.stress.stressors import Outages
-from fragility.scores import support_margin
 
 MOST_SETS = 20
 MOST_TOGETHER = 5
@@ -114,7 +113,7 @@ def evaluate_missing(
                 native = rows_at(full.source.native, places)
                 without = decider.decide(native, [names] * len(places), None, range(len(places)))
                 # It has changed if the full row puts another class above the one decided without the fields.
-                changed = support_margin(p_full[places], without.predicted, full.offset) < -protocol.resolution
+                changed = protocol.rule(full.offset).flips(p_full[places], without.predicted)
                 chance = np.array([0.0 if c is None else c.probability for c in without.changes])
                 exact = np.array([c is None or c.exact for c in without.changes])
                 parts.append(HiddenSet(names, places, chance, exact, without.confidence, changed))

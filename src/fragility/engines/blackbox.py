@@ -22,7 +22,7 @@ from fragility.engines.trace import Progress, Trace, TraceStates, original_confi
 from fragility.evidence import STEP, EvidenceRows, Spared
 from fragility.evidence.agreement import original_class
 from fragility.protocol import Protocol
-from fragility.scores import removal_order, state_prediction, support_margin
+from fragility.scores import removal_order
 
 ENGINE = "blackbox"
 Ranks: TypeAlias = npt.NDArray[np.int32]  # (n, d) step at which each column's group is removed, from 0
@@ -40,7 +40,7 @@ def trace_blackbox(
 
     severities_at_once: more than 1 means fewer, larger calls, and states that a flip would have spared.
     """
-    asked = TraceStates.of(protocol, rows.n_groups)
+    asked = TraceStates.of(protocol, rows)
     capacity = rows_within(byte_budget, rows.width, copies=2)  # half for the batch, half for its making
     distinct, copy_of = distinct_rows(rows.matrix, rows.decided, None if rows.absent is None else rows.absent.gone)
     chunk_rows = max(1, capacity // 4)  # a chunk's own arrays must fit as well
@@ -164,13 +164,13 @@ def _trace_chunk(
     p0 = np.empty((len(x), rows.n_classes))
     calls.reserve(len(x), p0, slice(None))[:] = x
     calls.flush()
-    predicted = original_class(rows, p0, asked.resolution, chosen)
+    predicted = original_class(rows, p0, asked.rule.resolution, chosen)
     original = predicted[:, None]
-    margin = asked.margins(p0, predicted, rows.offset)
+    margin = asked.rule.margin(p0, predicted)
     one_step = _ask_one_steps(chunk, p0)
-    one_step_margin = asked.margins(one_step, original, rows.offset)
+    one_step_margin = asked.rule.margin(one_step, original)
     absent = None if spared is None else spared.groups
-    order = removal_order(margin[:, None] - one_step_margin, asked.resolution, absent)
+    order = removal_order(margin[:, None] - one_step_margin, asked.rule.resolution, absent)
     # narrow, because it is read for every state
     rank: Ranks = np.argsort(order, axis=1).astype(np.int32)[:, rows.column_group]
     path = _ask_path(chunk, order[:, : asked.depth], rank, p0, one_step)
@@ -183,8 +183,8 @@ def _trace_chunk(
         one_step_margin=one_step_margin,
         one_step_confidence=original_confidence(one_step, original),
         order=order[:, : asked.depth],
-        path_margin=asked.margins(path, original, rows.offset),
-        path_predicted=state_prediction(path, original, asked.resolution, rows.offset),
+        path_margin=asked.rule.margin(path, original),
+        path_predicted=asked.rule.settle(path, original),
         threshold=grid.threshold,
         fade_margin=grid.fade_margin,
         evaluations=0,  # counted by the calls, for all chunks
@@ -295,7 +295,7 @@ class _Grid:
 
         Below severity 0.5 such a row is x itself, from 0.5 on it is the removal of those groups.
         """
-        asked, offset = self.asked, self.rows.offset
+        asked = self.asked
         jumps_at = next((severity for severity in asked.severities if severity >= STEP), np.inf)
         still = self.jump | (self.toward == 0)
         for j, width in enumerate(asked.widths):
@@ -308,7 +308,7 @@ class _Grid:
             gone = self.removed(width, who)
             self.threshold[who[self._flips(gone, who)], j] = jumps_at
             if j == asked.fading:
-                before, after = (asked.margins(p, self.predicted[who], offset) for p in (self.path[who, 0], gone))
+                before, after = (asked.rule.margin(p, self.predicted[who]) for p in (self.path[who, 0], gone))
                 for i, severity in enumerate(asked.severities):
                     margins = after if severity >= STEP else before
                     self.fade_margin[who, i] = np.where(severity >= self.threshold[who, j], np.nan, margins)
@@ -333,12 +333,12 @@ class _Grid:
         flipped = self._flips(p, who)
         self.threshold[who[flipped], j] = self.asked.severities[i]
         if j == self.asked.fading:
-            margins = self.asked.margins(p, self.predicted[who], self.rows.offset)
+            margins = self.asked.rule.margin(p, self.predicted[who])
             self.fade_margin[who, i] = np.where(flipped, np.nan, margins)
 
     def _flips(self, p: Floats, who: Integers) -> Booleans:
         """Return where rows ``who`` flip at states of probabilities p (len(who), C)."""
-        return np.asarray(support_margin(p, self.predicted[who], self.rows.offset) < -self.asked.resolution)
+        return self.asked.rule.flips(p, self.predicted[who])
 
     def _reserve(self, width: int, severity: float, who: Integers) -> Floats:
         """Return (len(who), C) probabilities of rows with ``width`` groups attenuated; filled at the next flush.

@@ -27,12 +27,12 @@ from fragility.base.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats, Integer
 from fragility.base.errors import ModelError
 from fragility.base.ids import id_keys
 from fragility.engines.engine import Engine
-from fragility.engines.trace import Trace, TraceStates, original_confidence
+from fragility.engines.trace import Trace, original_confidence
 from fragility.evidence import EvidenceRows, Spared, States, blend
 from fragility.evidence.agreement import PROBABILITY_ROUNDING, ROUNDING, original_class
 from fragility.evidence.protocol_parts import operator_width
 from fragility.protocol import Protocol
-from fragility.scores import removal_order, support_margin
+from fragility.scores import removal_order
 
 BATCH_ROWS = 16384
 STEADY_STATES = 256  # of a trace, that are asked again in other batches
@@ -95,7 +95,7 @@ class _Comparison:
         """Another class may be named only where two lie within rounding of the resolution."""
         differs = np.flatnonzero(self.claimed.predicted != self.asked.predicted)
         p = self.rows.predict(self.rows.dense()[differs]) if len(differs) else np.empty((0, self.rows.n_classes))
-        support = support_margin(p, self.claimed.predicted[differs], self.rows.offset)
+        support = self.protocol.rule(self.rows.offset).support(p, self.claimed.predicted[differs])
         return int((support < -self.protocol.resolution - 2 * self.tolerance).sum())
 
     def count_wrong_orders(self) -> int:
@@ -134,12 +134,12 @@ class _Comparison:
         state = replace(States.of_one(moved), severity=np.array([severity]))
         state = state.sparing(self.rows.spared(i, i + 1), self.rows.column_group)
         p = self.rows.predict(self.rows.stressed(self.rows.dense(i, i + 1), state))[0]
-        edge, offset = 2 * self.tolerance, self.rows.offset
-        support = float(support_margin(p, self.asked.predicted[i], offset))
+        edge, rule = 2 * self.tolerance, self.protocol.rule(self.rows.offset)
+        support = float(rule.support(p, self.asked.predicted[i]))
         if abs(support + self.protocol.resolution) <= edge:
             return True
         rivals = self.protocol.resolution + edge  # several classes that close: the first of them is named
-        return named is not None and support < 0 and float(support_margin(p, named, offset)) >= -rivals
+        return named is not None and support < 0 and float(rule.support(p, named)) >= -rivals
 
 
 # --- every row of a trace -----------------------------------------------------------------------------------
@@ -167,14 +167,14 @@ def find_contradicted_margins(
     seen: Trace, rows: EvidenceRows, protocol: Protocol, engine: Engine, p: Floats, q: Floats, claimed: Floats | None
 ) -> Booleans:
     """Return (m,) the rows that the model denies by its probabilities p (m, C) at x, or q at a state claimed (m,)."""
-    asked = TraceStates.of(protocol, rows.n_groups)
+    rule = protocol.rule(rows.offset)
     # no further from the model's own margin than the protocol lets a verifier find it
     tolerance = min(engine.tolerance, max(protocol.resolution, engine.rounding))
-    wrong = _differ(asked.margins(p, seen.predicted, rows.offset), seen.margin, tolerance)
+    wrong = _differ(rule.margin(p, seen.predicted), seen.margin, tolerance)
     wrong |= _differ(original_confidence(p, seen.predicted), seen.confidence, tolerance)
     if claimed is not None:
-        stands = support_margin(q, seen.predicted, rows.offset) >= -protocol.resolution + 2 * tolerance
-        differs = _differ(asked.margins(q, seen.predicted, rows.offset), claimed, tolerance)
+        stands = rule.support(q, seen.predicted) >= -protocol.resolution + 2 * tolerance
+        differs = _differ(rule.margin(q, seen.predicted), claimed, tolerance)
         wrong |= np.where(np.isnan(claimed), stands, differs)
     return wrong
 
@@ -244,8 +244,8 @@ def check_steady_states(
         sizes.append(int(2.0 ** chance.uniform(1.0, 8.0)))
     stops = np.cumsum(sizes)
     p = np.concatenate([few.predict(cells[start:stop]) for start, stop in zip([0, *stops], stops, strict=False)])
-    own = TraceStates.of(protocol, rows.n_groups).margins(p, seen.predicted, rows.offset)
-    support = support_margin(p, seen.predicted, rows.offset)
+    rule = protocol.rule(rows.offset)
+    own, support = rule.margin(p, seen.predicted), rule.support(p, seen.predicted)
     rounding = max(protocol.resolution, ROUNDING)
     apart = np.abs(1 / (1 + np.exp(-own)) - 1 / (1 + np.exp(-claimed))) > PROBABILITY_ROUNDING
     differs = np.where(np.isnan(claimed), support > 2 * rounding, apart & _differ(own, claimed, 2 * rounding))

@@ -295,7 +295,7 @@ class LinearEngine(Engine):
         return self.scores.find_rounded(cells)
 
     def tracer(self, protocol: Protocol) -> Tracer:
-        asked, scores, offset = TraceStates.of(protocol, self.form.n_groups), self.scores, self.form.offset
+        asked, scores, offset = TraceStates.of(protocol, self.form), self.scores, self.form.offset
         fill = choose_filling(scores.n_outputs, self.link, asked)
         shift = 0.0 if offset is None else float(offset[1] - offset[0])
         widest = asked.n_groups  # cells per row in the widest array

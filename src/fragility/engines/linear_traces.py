@@ -13,6 +13,7 @@ the order of removal, or None. Rows come last in every array, so that each opera
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
@@ -22,12 +23,9 @@ from fragility.engines.trace import Trace, TraceStates, original_confidence
 from fragility.scores import (
     CLIP,
     flip_threshold,
-    predicted_class,
     removal_order,
     sigmoid_probabilities,
     softmax_probabilities,
-    state_prediction,
-    support_margin,
 )
 
 Link: TypeAlias = Callable[[Floats], Floats]  # raw scores (..., C) -> probabilities (..., C)
@@ -42,9 +40,9 @@ Filling: TypeAlias = Callable[[Trace, Floats, Floats, TraceStates, float, Boolea
 def choose_filling(outputs: int, link: Link, asked: TraceStates) -> Filling:
     """Return how some rows are filled: the fastest way that is exact for this link and protocol."""
     if outputs == 1:
-        return _fill_binary if asked.smoothing == 0.0 else _fill_linked(lambda s: sigmoid_probabilities(s[..., 0]))
-    smooth = asked.smoothing > 0.0
-    if smooth or link is not softmax_probabilities or asked.reading == "current" or asked.resolution >= 1.0:
+        return _fill_binary if asked.rule.smoothing == 0.0 else _fill_linked(lambda s: sigmoid_probabilities(s[..., 0]))
+    smooth = asked.rule.smoothing > 0.0
+    if smooth or link is not softmax_probabilities or asked.rule.reading == "current" or asked.rule.resolution >= 1.0:
         return _fill_linked(link)
     return _fill_softmax
 
@@ -62,7 +60,7 @@ def _fill_binary(
     """
     if out.predicted[0] < 0:
         lead = np.clip(total[0], -BOUND, BOUND) + threshold_shift
-        np.greater(lead, asked.resolution, out=out.predicted, casting="unsafe")
+        np.greater(lead, asked.rule.resolution, out=out.predicted, casting="unsafe")
     sign = (2 * out.predicted - 1).astype(np.float64)
     score, loss = total[0] * sign, removed[:, 0]
     shift = threshold_shift * sign if threshold_shift else None
@@ -82,14 +80,14 @@ def _fill_binary(
     path = out.path_margin.T
     path[0] = score
     np.subtract(score, lost[: asked.depth], out=path[1:])
-    flipped = _clip(path, shift) < -asked.resolution
+    flipped = _clip(path, shift) < -asked.rule.resolution
     out.path_predicted.T[:] = out.predicted.astype(np.int8) ^ flipped.view(np.int8)
     _read_margins(path, asked)
     for j, width in enumerate(asked.widths):
         whole = loss.sum(axis=0) if width > len(lost) else lost[width - 1]
         out.threshold[:, j] = _linear_threshold(score if shift is None else score + shift, whole, asked)
         if shift is not None:
-            out.threshold[asked.resolution + shift >= BOUND, j] = np.inf  # no clipped margin is that low
+            out.threshold[asked.rule.resolution + shift >= BOUND, j] = np.inf  # no clipped margin is that low
         if j == asked.fading:
             fading = out.fade_margin.T
             np.subtract(score, np.multiply.outer(asked.severities, whole), out=fading)
@@ -123,7 +121,7 @@ def _clip(support: Floats, shift: Floats | None) -> Floats:
 
 def _read_margins(support: Floats, asked: TraceStates) -> None:
     """Read support margins in place; the ``current`` reading is their absolute value."""
-    if asked.reading == "current":
+    if asked.rule.reading == "current":
         np.abs(support, out=support)
 
 
@@ -138,14 +136,14 @@ def _sort_groups(gains: Floats, last: Booleans | None, asked: TraceStates) -> In
     """
     n_groups = len(gains)
     bits = (n_groups - 1).bit_length()
-    largest = (2 * BOUND / asked.resolution + 1) * 2.0**bits
+    largest = (2 * BOUND / asked.rule.resolution + 1) * 2.0**bits
     if largest >= 2.0**52:
         return np.asarray(
-            removal_order(-gains.T, asked.resolution, None if last is None else last.T).T[: asked.longest]
+            removal_order(-gains.T, asked.rule.resolution, None if last is None else last.T).T[: asked.longest]
         )
     if last is not None:
-        gains[last] = 2 * BOUND + asked.resolution  # more than any other
-    gains /= asked.resolution
+        gains[last] = 2 * BOUND + asked.rule.resolution  # more than any other
+    gains /= asked.rule.resolution
     keys: Integers = np.rint(gains, out=gains).astype(np.int32 if largest < 2.0**31 else np.int64)
     keys <<= bits
     keys += np.arange(n_groups, dtype=keys.dtype)[:, None]
@@ -162,7 +160,7 @@ def _linear_threshold(lead: Floats, loss: Floats, asked: TraceStates) -> Floats:
     """
     grid = np.array([*asked.severities, np.inf])
     with np.errstate(over="ignore"):
-        crossing = np.maximum(lead + asked.resolution, TINY) / np.maximum(loss, TINY)
+        crossing = np.maximum(lead + asked.rule.resolution, TINY) / np.maximum(loss, TINY)
     if crossing.ndim == 2:
         crossing = crossing.min(axis=0)
     held: Integers = np.zeros(len(crossing), np.int8 if len(grid) < 128 else np.int64)
@@ -183,7 +181,7 @@ def _fill_softmax(
     A clip changes margins alone: what flips, and who wins, is decided between probabilities far above 1e-12.
     """
     if out.predicted[0] < 0:
-        np.argmax(total >= total.max(axis=0) - asked.resolution, axis=0, out=out.predicted)
+        np.argmax(total >= total.max(axis=0) - asked.rule.resolution, axis=0, out=out.predicted)
     n_classes, m = total.shape
     place = out.predicted * m + np.arange(m)  # of the original class among C m numbers
     lead = total.ravel().take(place) - total
@@ -205,8 +203,8 @@ def _fill_softmax(
     out.path_margin[:, 0] = out.margin
     _fill_margins(path, out.path_margin.T[1:])
     out.path_predicted[:] = out.predicted[:, None]
-    _name_winners(out.path_predicted.T[:1], lead[None], asked.resolution)
-    _name_winners(out.path_predicted.T[1:], path, asked.resolution)
+    _name_winners(out.path_predicted.T[:1], lead[None], asked.rule.resolution)
+    _name_winners(out.path_predicted.T[1:], path, asked.rule.resolution)
     for j, width in enumerate(asked.widths):
         whole = loss.sum(axis=0) if width > len(lost) else lost[width - 1]
         out.threshold[:, j] = _linear_threshold(lead, whole, asked)
@@ -261,30 +259,29 @@ def _fill_linked(link: Link) -> Filling:
     def fill(
         out: Trace, total: Floats, removed: Floats, asked: TraceStates, threshold_shift: float, last: Booleans | None
     ) -> None:
-        offset = np.array([0.0, threshold_shift]) if threshold_shift else None
+        rule = replace(asked.rule, offset=np.array([0.0, threshold_shift]) if threshold_shift else None)
         score, loss = np.ascontiguousarray(total.T), np.ascontiguousarray(removed.transpose(2, 0, 1))
         p, one_step = link(score), link(score[:, None] - loss)
         if out.predicted[0] < 0:
-            out.predicted[:] = predicted_class(p, asked.resolution, offset)
+            out.predicted[:] = rule.predict(p)
         original = out.predicted[:, None]
         out.confidence[:] = original_confidence(p, out.predicted)
-        out.margin[:] = asked.margins(p, out.predicted, offset)
-        out.one_step_margin[:] = asked.margins(one_step, original, offset)
+        out.margin[:] = rule.margin(p, out.predicted)
+        out.one_step_margin[:] = rule.margin(one_step, original)
         out.one_step_confidence[:] = original_confidence(one_step, original)
         absent = None if last is None else last.T
-        order = removal_order(out.margin[:, None] - out.one_step_margin, asked.resolution, absent)
+        order = removal_order(out.margin[:, None] - out.one_step_margin, asked.rule.resolution, absent)
         out.order[:] = order[:, : asked.depth]
         lost = np.cumsum(np.take_along_axis(loss, order[:, :, None], axis=1), axis=1)
         path = np.concatenate([p[:, None], link(score[:, None] - lost[:, : asked.depth])], axis=1)
-        out.path_margin[:] = asked.margins(path, original, offset)
-        out.path_predicted[:] = state_prediction(path, original, asked.resolution, offset)
+        out.path_margin[:] = rule.margin(path, original)
+        out.path_predicted[:] = rule.settle(path, original)
         severities = np.array(asked.severities)
         for j, width in enumerate(asked.widths):
             states = link(score[:, None] - severities[:, None] * lost[:, width - 1][:, None])
-            flips = support_margin(states, original, offset) < -asked.resolution
-            out.threshold[:, j] = flip_threshold(severities, flips)
+            out.threshold[:, j] = flip_threshold(severities, rule.flips(states, original))
             if j == asked.fading:
-                out.fade_margin[:] = asked.margins(states, original, offset)
+                out.fade_margin[:] = rule.margin(states, original)
                 _forget_flipped(out, j, asked)
 
     return fill

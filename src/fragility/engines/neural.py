@@ -118,8 +118,8 @@ def trace_network(
 def make_plan(rows: EvidenceRows, protocol: Protocol) -> TracePlan:
     from fragility.engines.neural_states import TracePlan
 
-    states = TraceStates.of(protocol, rows.n_groups)
-    return TracePlan(states, rows.baseline, rows.column_group, offset=rows.offset)
+    states = TraceStates.of(protocol, rows)
+    return TracePlan(states, rows.baseline, rows.column_group)
 
 
 # --- which networks -----------------------------------------------------------------------------------------

@@ -54,7 +54,6 @@ class TracePlan:
     baseline: np.ndarray  # (d,)
     column_group: np.ndarray  # (d,)
     early_stop: bool = True  # ask no larger severity of a row that has flipped
-    offset: np.ndarray | None = None  # (C,) added to log probabilities by the declared decision
 
 
 @dataclass(frozen=True, eq=False)
@@ -320,7 +319,8 @@ class _Evaluator:
 
     def __init__(self, network: SplitNetwork, plan: TracePlan, batch: int) -> None:
         self.network, self.plan, self.batch, self.evaluations = network, plan, batch, 0
-        self.offset = None if plan.offset is None else torch.as_tensor(plan.offset, device=network.device)
+        rule = plan.states.rule
+        self.offset = None if rule.offset is None else torch.as_tensor(rule.offset, device=network.device)
         self.bad = torch.zeros((), dtype=torch.bool, device=network.device)
 
     def __call__(self, states: Tensor) -> Tensor:
@@ -346,11 +346,12 @@ class _Evaluator:
 
     def margins(self, log_p: Tensor, original: Tensor) -> Tensor:
         """Return the margins that the plan reads off log probabilities (..., C)."""
-        return reading_margins(log_p, original, self.plan.states.reading, self.offset, self.plan.states.smoothing)
+        rule = self.plan.states.rule
+        return reading_margins(log_p, original, rule.reading, self.offset, rule.smoothing)
 
     def flips(self, log_p: Tensor, original: Tensor) -> Tensor:
         """Return where states of log probabilities (..., C) have lost the original class."""
-        return support_margins(log_p, original, self.offset) < -self.plan.states.resolution
+        return support_margins(log_p, original, self.offset) < -self.plan.states.rule.resolution
 
     def many(self, make: Callable[[int, int], Tensor], count: int, rows: int) -> Tensor:
         """Return (m, count, C): states made some at a time, as many as fill a batch."""
@@ -369,12 +370,12 @@ def _trace_chunk(
     """
     plan, origin = ask.plan, ask(space.origin())
     m = len(origin)
-    predicted = predicted_classes(origin, plan.states.resolution, ask.offset) if decided is None else decided
+    predicted = predicted_classes(origin, plan.states.rule.resolution, ask.offset) if decided is None else decided
     margin = ask.margins(origin, predicted)
     one_step = ask.many(space.one_step, plan.states.n_groups, m)
     alone = predicted[:, None].expand(-1, plan.states.n_groups)
     one_step_margin = ask.margins(one_step, alone)
-    order = removal_orders(margin[:, None] - one_step_margin, plan.states.resolution, last)
+    order = removal_orders(margin[:, None] - one_step_margin, plan.states.rule.resolution, last)
     space.follow(order)
     # after 0..K removals, (m, K+1, C); the first step is a one-step state already known
     known = [origin[:, None], one_step.gather(1, order[:, :1, None].expand(-1, 1, one_step.shape[2]))]
@@ -382,7 +383,7 @@ def _trace_chunk(
         known.append(ask.many(lambda a, b: space.path(a + 1, b + 1), plan.states.depth - 1, m))
     path = torch.cat(known, dim=1)
     along = predicted[:, None].expand(-1, plan.states.depth + 1)
-    winner = predicted_classes(path, plan.states.resolution, ask.offset)
+    winner = predicted_classes(path, plan.states.rule.resolution, ask.offset)
     threshold, fade_margin = _find_thresholds(space, ask, predicted, path, at_baseline)
     return {
         "predicted": predicted,

@@ -300,7 +300,7 @@ class CheckedOracle(Oracle):
         parts.append((asked, trace_blackbox(rows.take(asked.tolist()), protocol, byte_budget=byte_budget)))
         merged = Trace.merge(parts, engine.name)
         # Each row counts by itself: what rows share in a batch is not theirs.
-        states = len(asked) * TraceStates.of(protocol, rows.n_groups).per_row
+        states = len(asked) * TraceStates.of(protocol, rows).per_row
         evaluations = states + sum(trace.evaluations for places, trace in parts if places is not asked)
         return replace(merged, doubt=doubt, evaluations=evaluations)
 

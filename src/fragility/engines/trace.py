@@ -25,7 +25,7 @@ from fragility.base.arrays import Floats, Integers
 from fragility.evidence import EvidenceRows
 from fragility.evidence.protocol_parts import operator_width
 from fragility.protocol import Protocol
-from fragility.scores import Reading, reading_margin
+from fragility.scores import DecisionRule
 
 Progress: TypeAlias = Callable[[int, int], None]  # (rows done, rows in all)
 
@@ -38,34 +38,26 @@ DOUBTS = {
 
 @dataclass(frozen=True, slots=True)
 class TraceStates:
-    """The states of a protocol, and how their margins are read: all that an engine needs to know of it."""
+    """The states of a protocol, and the rule by which they are decided: all that an engine needs to know of it."""
 
     n_groups: int
     depth: int
     widths: tuple[int, ...]  # (P,) groups that each operator degrades
     fading: int | None  # which operator is attenuate_all, whose margins are kept
     severities: tuple[float, ...]  # of the grid, rising
-    reading: Reading
-    resolution: float
-    smoothing: float
+    rule: DecisionRule
     one_end: bool = True  # the removal of every group is the baseline itself, the same state for all rows
 
     @classmethod
-    def of(cls, protocol: Protocol, n_groups: int) -> TraceStates:
+    def of(cls, protocol: Protocol, rows: EvidenceRows) -> TraceStates:
         return cls(
-            n_groups=n_groups,
+            n_groups=rows.n_groups,
             depth=protocol.depth,
-            widths=tuple(operator_width(operator, n_groups) for operator in protocol.operators),
+            widths=tuple(operator_width(operator, rows.n_groups) for operator in protocol.operators),
             fading=protocol.fading,
             severities=protocol.severities,
-            reading=protocol.reading,
-            resolution=protocol.resolution,
-            smoothing=protocol.smoothing,
+            rule=protocol.rule(rows.offset),
         )
-
-    def margins(self, p: Floats, original: npt.ArrayLike, offset: Floats | None) -> Floats:
-        """Return the margins of states of probabilities p (..., C), by the protocol's reading and smoothing."""
-        return reading_margin(p, original, self.reading, offset, self.smoothing)
 
     @property
     def fade_steps(self) -> int:

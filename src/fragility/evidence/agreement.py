@@ -24,7 +24,7 @@ from fragility.evidence.bound import EvidenceRows
 from fragility.evidence.codec import call_model, dense
 from fragility.evidence.rows import rows_at
 from fragility.models.adapter import copy_rows
-from fragility.scores import predicted_class, support_margin
+from fragility.scores import DecisionRule, support_margin
 
 ROUNDING = 1e-4  # margins of a float32 model differ by up to this with the shape of its batch
 PROBABILITY_ROUNDING = 1e-5  # the same for probabilities; a tiny one has a steep logarithm and says little
@@ -42,7 +42,7 @@ def original_class(
 ) -> Integers:
     """Return (m,) the class at x by the model's own ``predict``; refuse a model whose p (m, C) contradicts it."""
     if rows.decided is None:
-        return predicted_class(p, resolution, rows.offset)
+        return DecisionRule(resolution, rows.offset).predict(p)
     decided = rows.decided if positions is None else rows.decided[positions]
     if bool(find_contradicted(p, decided, resolution, rows.offset).any()):
         refuse_contradictions(rows, resolution)
@@ -51,7 +51,7 @@ def original_class(
 
 def find_contradicted(p: Floats, decided: Integers, resolution: float, offset: Floats | None) -> Booleans:
     """Return (m,) where the probabilities put another class above the decided one, by more than rounding."""
-    return np.asarray(support_margin(p, decided, offset) < -max(resolution, ROUNDING))
+    return DecisionRule(max(resolution, ROUNDING), offset).flips(p, decided)
 
 
 def refuse_contradictions(rows: EvidenceRows, resolution: float) -> None:
@@ -60,7 +60,7 @@ def refuse_contradictions(rows: EvidenceRows, resolution: float) -> None:
     wrong: list[tuple[int, int]] = []  # (row, the class its probabilities say)
     for start in range(0, len(rows), BATCH_ROWS):
         p = rows.predict(rows.dense(start, start + BATCH_ROWS))
-        says = predicted_class(p, resolution, rows.offset)
+        says = DecisionRule(resolution, rows.offset).predict(p)
         other = find_contradicted(p, rows.decided[start : start + BATCH_ROWS], resolution, rows.offset)
         wrong += [(start + int(i), int(says[i])) for i in np.flatnonzero(other)]
     if not wrong:
@@ -86,11 +86,11 @@ def with_ties_settled(rows: EvidenceRows, claimed: Integers, resolution: float) 
     """
     if rows.decided is None:
         return rows
-    decided = rows.decided.copy()
+    decided, rule = rows.decided.copy(), DecisionRule(resolution, rows.offset)
     for i in np.flatnonzero(decided != claimed):
         p = rows.predict(rows.dense(int(i), int(i) + 1))[0]
         known = 0 <= claimed[i] < rows.n_classes
-        if known and min(support_margin(p, c, rows.offset) for c in (decided[i], claimed[i])) >= -resolution:
+        if known and not any(rule.flips(p, c) for c in (decided[i], claimed[i])):
             decided[i] = claimed[i]
     return replace(rows, decided=decided)
 

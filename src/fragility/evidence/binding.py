@@ -28,7 +28,7 @@ from fragility.evidence.fields import Field
 from fragility.evidence.origins import check_origins, output_names
 from fragility.evidence.rows import Rows, conform_rows, native_like, read_model_rows, rows_at
 from fragility.models.adapter import Model, confirm_link, labels_follow, predict_labels
-from fragility.scores import support_margin
+from fragility.scores import DecisionRule, support_margin
 
 CONFIRM_ROWS = 64  # rows on which a known link is compared with the model's own predict_proba
 CLOSE = 1e-3  # below this margin, rounding may decide what a model predicts
@@ -91,8 +91,8 @@ def decide_by_threshold(p: Floats, rows: EvidenceRows, space: EvidenceSpace) -> 
     """Return (n,) the classes that the protocol's own threshold decides at p (n, 2); a tie goes to its class."""
     assert space.decision is not None
     positive = space.decision.index(rows.model.classes)
-    holds = support_margin(p, positive, rows.offset) >= -space.resolution
-    return np.where(holds, positive, 1 - positive)
+    flips = DecisionRule(space.resolution, rows.offset).flips(p, positive)
+    return np.where(flips, 1 - positive, positive)
 
 
 def _check_gaps_harmless(model: Model, rows: Rows, fields: Sequence[Field]) -> None:

@@ -43,7 +43,7 @@ from fragility.parity.states import (
     read_protocol,
 )
 from fragility.protocol import Protocol
-from fragility.scores import predicted_class, reading_margin, removal_order, sigmoid_probabilities, support_margin
+from fragility.scores import removal_order, sigmoid_probabilities
 
 TOLERANCE = 1e-5  # what sums in single precision differ by, in probability
 MOST_ROWS = 1000
@@ -240,10 +240,9 @@ class _Comparison:
 
         absent: (m, G) groups that are missing in a row.
         """
-        original = predicted_class(np.nan_to_num(p, nan=1.0), self.protocol.resolution, artefact.offset)
-        reading, smoothing = self.protocol.reading, self.protocol.smoothing
-        margins = reading_margin(p, original, reading, artefact.offset, smoothing)
-        drops = margins[:, None] - reading_margin(lost, original[:, None], reading, artefact.offset, smoothing)
+        rule = self.protocol.rule(artefact.offset)
+        original = rule.predict(np.nan_to_num(p, nan=1.0))
+        drops = rule.margin(p, original)[:, None] - rule.margin(lost, original[:, None])
         order = removal_order(np.nan_to_num(drops), self.protocol.resolution, absent)
         order[np.isnan(drops).any(axis=1)] = -1
         return order
@@ -305,8 +304,8 @@ class _Comparison:
         refused = [np.isnan(p[:, 0]) for p in (p_a, p_b)]
         gap, differs, label, tie = self._compare_answers(p_a, p_b, labels)
         rounded = self._find_rounded(layout, cells, p_a, p_b, differs)
-        predicted = predicted_class(np.nan_to_num(p_a, nan=1.0), 0.0, models[0].offset)
-        margins = [support_margin(p, predicted, m.offset) for p, m in zip((p_a, p_b), models, strict=True)]
+        predicted = models[0].rule.predict(np.nan_to_num(p_a, nan=1.0))
+        margins = [m.rule.support(p, predicted) for p, m in zip((p_a, p_b), models, strict=True)]
         answered = ~(refused[0] | refused[1])
         return JudgedStates(
             p_a=p_a,
@@ -330,7 +329,7 @@ class _Comparison:
         gap = np.where(answered, np.abs(p_a - p_b).max(axis=1), 0.0)
         models = self.pair.a, self.pair.b
         said = [
-            predicted_class(np.nan_to_num(p, nan=1.0), 0.0, model.offset) if labelled is None else labelled
+            model.rule.predict(np.nan_to_num(p, nan=1.0)) if labelled is None else labelled
             for p, model, labelled in zip((p_a, p_b), models, labels or (None, None), strict=True)
         ]
         other = answered & (said[0] != said[1])
@@ -409,7 +408,7 @@ class _Comparison:
             if refusal is not None:
                 answers.append(ModelAnswer(None, (), refusal))
                 continue
-            label = int(predicted_class(p, 0.0, artefact.offset))
+            label = int(artefact.rule.predict(p))
             if example.change.kind == CLEAN:
                 labels = artefact.own_labels(example.layout.decode(example.cells[None]))
                 label = label if labels is None else int(labels[0])

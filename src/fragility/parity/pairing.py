@@ -23,6 +23,7 @@ from fragility.models import Decision, Model
 from fragility.models.adapter import predict_labels
 from fragility.models.outputs import ClassLabel
 from fragility.parity.result import ComparedModel
+from fragility.scores import DecisionRule
 
 NUMBERED = re.compile(r"[A-Za-z_ ]*?(\d+)")  # what libraries call the columns of a bare array: f0, Column_0, 0
 
@@ -38,6 +39,11 @@ class Artefact:
     bare: bool  # it was fitted on a bare array, and is handed one
     class_order: Integers  # (C,) its own place of each class
     offset: Floats | None  # (C,) what its decision adds to log-probabilities
+
+    @property
+    def rule(self) -> DecisionRule:
+        """The rule by which it decides, without a resolution: the models are compared, not certified."""
+        return DecisionRule(0.0, self.offset)
 
     def hand_over(self, native: Any) -> Any:
         """Return rows of the common table as the model takes them."""

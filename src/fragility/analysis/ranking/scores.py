@@ -44,7 +44,6 @@ from fragility.scores import (
     degradation_risk,
     pseudo_logits,
     rcma,
-    reading_margin,
     sigmoid_probabilities,
 )
 
@@ -205,7 +204,7 @@ def _compute_rcma(oracle: Oracle, protocol: Protocol, orders: Integers, byte_bud
         p = oracle.answer_states(rows.dense(part.start, part.stop), states, byte_budget)
         p = p.reshape(m, repeats, depth + 1, -1)
         original = original_class(rows, p[:, 0, 0], protocol.resolution, part)
-        margins = reading_margin(p, original[:, None, None], protocol.reading, rows.offset, protocol.smoothing)
+        margins = protocol.rule(rows.offset).margin(p, original[:, None, None])
         margins = margins.reshape(m * repeats, -1)
         out[part] = rcma(collapse(margins[:, 0], margins, protocol.reading)).reshape(m, repeats)
     return out

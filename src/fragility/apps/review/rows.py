@@ -28,7 +28,6 @@ from fragility.evidence.replacements import Replacement, find_replacements, valu
 from fragility.evidence.rows import Scalar, read_rows
 from fragility.models import Model
 from fragility.protocol import Protocol, bind
-from fragility.scores import reading_margin, state_prediction
 
 
 @dataclass(frozen=True)
@@ -186,9 +185,9 @@ class WhatIf:
                 changed_states = states.sparing(other.spared(), other.column_group)
                 p[1] = ModelOracle(other).answer_states(other.dense(), changed_states)[1]
         original = original_class(rows, p[:1], protocol.resolution)
-        predicted = int(state_prediction(p[1:], original, protocol.resolution, rows.offset)[0])
-        margins = reading_margin(p, original[[0, 0]], protocol.reading, rows.offset, protocol.smoothing)
-        before, after = margins.tolist()
+        rule = protocol.rule(rows.offset)
+        predicted = int(rule.settle(p[1:], original)[0])
+        before, after = rule.margin(p, original[[0, 0]]).tolist()
         classes = [str(label) for label in rows.model.classes]
         return StateAnswer(
             predicted=classes[predicted],

@@ -103,7 +103,7 @@ def _find_false_sets(claimed: LatticeClaims, rows: EvidenceRows, protocol: Proto
     for start, x, _, original in row_blocks(rows, rule):
         sets = claimed.smallest_set[start : start + len(x)]
         states = States(np.arange(len(x)), sets).sparing(rows.spared(start, start + len(x)), rows.column_group)
-        margin = rule.margin(ModelOracle(rows).answer_states(x, states), original)
+        margin = rule.support(ModelOracle(rows).answer_states(x, states), original)
         flips = (margin < DISAGREEMENT - rule.resolution) | ~sets.any(axis=1)
         for i in np.flatnonzero(~flips):
             found = f"margin {margin[i]:g}, which is no flip"

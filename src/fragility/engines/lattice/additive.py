@@ -28,13 +28,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from fragility.base.arrays import Booleans, Floats, Integers
 from fragility.engines.linear import GroupScores, link_for
 from fragility.evidence import EvidenceRows
 from fragility.protocol import Protocol
-from fragility.scores import CLIP, softmax_probabilities, support_margin
+from fragility.scores import CLIP, DecisionRule, softmax_probabilities
 
 LINK_ROUNDING = 1e-13  # of a margin computed from probabilities
 MOST_LIVE = 24  # groups whose subsets are tabulated
@@ -42,15 +41,14 @@ QUANTA = 2.0**58  # the largest value a state may have
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class FlipRule:
-    """The decision of a protocol on C classes."""
+class FlipRule(DecisionRule):
+    """The decision of a protocol on C classes, as a lead that a rival's exact score must have."""
 
-    resolution: float
-    offset: Floats  # (C,) added to log-probabilities
+    offset: Floats  # zeros without a declared threshold
 
     @classmethod
     def of(cls, rows: EvidenceRows, protocol: Protocol) -> FlipRule:
-        return cls(protocol.resolution, np.zeros(rows.n_classes) if rows.offset is None else rows.offset)
+        return cls(protocol.resolution, offset=np.zeros(rows.n_classes) if rows.offset is None else rows.offset)
 
     @property
     def n_classes(self) -> int:
@@ -72,13 +70,6 @@ class FlipRule:
 
     def rivals(self, original: int) -> list[int]:
         return [c for c in range(self.n_classes) if c != original]
-
-    def margin(self, p: Floats, original: npt.ArrayLike) -> Floats:
-        return support_margin(p, original, self.offset)
-
-    def flipped(self, p: Floats, original: npt.ArrayLike) -> Booleans:
-        """Return whether states of these probabilities flip, by the definition itself."""
-        return np.asarray(self.margin(p, original) < -self.resolution)
 
 
 def is_additive(rows: EvidenceRows) -> bool:

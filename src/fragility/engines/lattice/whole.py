@@ -234,7 +234,7 @@ class WholeLattice:
             gone = _mark_groups(states[start : start + step], group, block.live.shape[1])
             without = States.of_one(gone).sparing(block.spared_in(row), self.rows.column_group)
             p = ModelOracle(self.rows).answer_states(block.x[row][None], without, self.byte_budget)
-            out[start : start + step] = self.rule.flipped(p, block.original[row])
+            out[start : start + step] = self.rule.flips(p, block.original[row])
         return out
 
 

@@ -65,7 +65,7 @@ def read_only_member(engine: WrappedEngine, rule: FlipRule) -> tuple[Any, Thresh
 # --- one member: a threshold on its scores --------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class ThresholdRule(FlipRule):
     """A decision that is a threshold on a score; leads: by original class, what ``lead`` is for the scores."""
 
@@ -92,13 +92,13 @@ def find_threshold_rule(
         return None
 
     def flips(score: float, original: int) -> bool:
-        return bool(rule.flipped(probabilities(np.array([score])), np.array([original]))[0])
+        return bool(rule.flips(probabilities(np.array([score])), np.array([original]))[0])
 
     beyond = 1.0 + abs(highest - lowest)
     low = _bisect(lambda score: flips(score, 1), lowest, highest)  # class 1 is lost up to here
     high = _bisect(lambda score: not flips(score, 0), lowest, highest)  # class 0 holds up to here
     leads = (high + beyond if high == highest else high, -(low - beyond if low < lowest else low))
-    return ThresholdRule(rule.resolution, rule.offset, leads, DOUBLE_ROUNDING)
+    return ThresholdRule(rule.resolution, rule.offset, leads=leads, near=DOUBLE_ROUNDING)
 
 
 def _bisect(holds: Callable[[float], bool], lowest: float, highest: float) -> float:
@@ -144,7 +144,7 @@ def _as_leads(found: ThresholdRule, forest: Forest) -> ThresholdRule:
         leads = float(np.log(held) - np.log1p(-held)), float(np.log1p(-gone) - np.log(gone))
     else:
         leads = tuple(lead * forest.scale / forest.divisor for lead in found.leads)  # type: ignore[assignment]
-    return ThresholdRule(found.resolution, found.offset, leads, near)
+    return ThresholdRule(found.resolution, found.offset, leads=leads, near=near)
 
 
 class ThresholdTrees(TreeLattice):
@@ -207,7 +207,7 @@ class StateLattice:
             spared = None if self._spared is None else self._spared.of(row[some])
             p = self.engine.answer_states(x[row[some]], States(owner, moved).sparing(spared, self.rows.column_group))
             assert p is not None  # removals are always answered
-            margin = self.rule.margin(p, original) + self.rule.resolution
+            margin = self.rule.support(p, original) + self.rule.resolution
             for place, job in enumerate(some):
                 own = margin[owner == place]
                 for words, marked in zip(marks, (own < -SLACK, np.abs(own) <= SLACK), strict=True):

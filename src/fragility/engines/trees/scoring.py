@@ -302,18 +302,19 @@ class Rules(NamedTuple):
     bare: npt.NDArray[Any]  # (outputs,) raw sums of the baseline itself
 
     @classmethod
-    def of(cls, forest: Forest | SumLink, asked: TraceStates, offset: Floats | None, bare: npt.NDArray[Any]) -> Rules:
+    def of(cls, forest: Forest | SumLink, asked: TraceStates, bare: npt.NDArray[Any]) -> Rules:
+        rule, offset = asked.rule, asked.rule.offset
         offsets = np.zeros(forest.n_classes) if offset is None else np.asarray(offset, dtype=np.float64)
-        smoothed = smoothed_offset(offset, asked.smoothing)
+        smoothed = smoothed_offset(offset, rule.smoothing)
         return cls(
             link=forest.link,
             divisor=float(forest.divisor),
             scale=float(forest.scale),
             offset=offsets,
             shifted=bool(offsets.any()),
-            current=asked.reading == "current",
-            resolution=float(asked.resolution),
-            smoothing=float(asked.smoothing),
+            current=rule.reading == "current",
+            resolution=float(rule.resolution),
+            smoothing=float(rule.smoothing),
             smoothed_offset=np.zeros(forest.n_classes) if smoothed is None else smoothed,
             widths=np.array(asked.widths, dtype=np.int64),
             fading=-1 if asked.fading is None else asked.fading,
@@ -350,13 +351,13 @@ class AuditScorer:
         self, score: Score, link: Forest | SumLink, rows: EvidenceRows, protocol: Protocol, block: int, engine: str
     ) -> None:
         self.score, self.block, self.engine = score, block, engine  # block: rows that are scored together
-        self.asked = TraceStates.of(protocol, rows.n_groups)
+        self.asked = TraceStates.of(protocol, rows)
         self.in_order = np.tile(np.arange(rows.n_groups), (block, 1))
         self.nothing = np.empty((0, rows.width), dtype=bool)
         self.first, self.second = list_single_removals(rows.n_groups), list_path_and_grid(self.asked)
         originals = list_originals(rows.n_groups)
         bare = score(rows.baseline[None, :], self.nothing, self.in_order[:1], originals)[0, :, 0]
-        self.rules = Rules.of(link, self.asked, rows.offset, bare)
+        self.rules = Rules.of(link, self.asked, bare)
         # Rows that lack evidence: with everything removed that is there, each is a state of its own.
         every = replace(self.asked, one_end=False)
         self.second_of_each = list_path_and_grid(every)

@@ -41,7 +41,7 @@ from fragility.evidence.modes import (
 )
 from fragility.evidence.rows import row_ids, stacked
 from fragility.protocol import Protocol, bind
-from fragility.scores import independent_loss, reading_margin, support_margin
+from fragility.scores import independent_loss
 
 WHOLE_RECORD = "the whole record"
 
@@ -401,7 +401,7 @@ def losses_of_rows(
             p = oracle.answer_states(x, States.unmoved(len(x), rows.n_groups), byte_budget)
         original = predicted[part] = original_class(rows, p, protocol.resolution, part)
         confidence[part] = p[np.arange(len(x)), original]
-        margin[part] = reading_margin(p, original, protocol.reading, rows.offset, protocol.smoothing)
+        margin[part] = protocol.rule(rows.offset).margin(p, original)
         for plan in plans:
             drop, flips = (array[part] for array in found[plan.mode])
             if plan.mode == "outage":
@@ -494,8 +494,8 @@ def _observe(
     p: Floats, original: Integers, margin: Floats, rows: EvidenceRows, protocol: Protocol
 ) -> tuple[Floats, Booleans]:
     """Return (k, m) margins lost and decisions flipped at states of probabilities p (k, m, C)."""
-    at = reading_margin(p, original, protocol.reading, rows.offset, protocol.smoothing)
-    return margin - at, support_margin(p, original, rows.offset) < -protocol.resolution
+    rule = protocol.rule(rows.offset)
+    return margin - rule.margin(p, original), rule.flips(p, original)
 
 
 def _add_events(

@@ -26,7 +26,7 @@ from fragility.pages.terms import BRACKETED, EXACT, MISSING, NOT_WHOLE, UNLISTED
 from fragility.protocol import Protocol
 from fragility.questions.modes.scales import Places, Scale
 from fragility.questions.modes.stability import ABOVE, BELOW, NOWHERE, STATES, NominalStability, OrderedStability
-from fragility.scores import predicted_class, softmax_probabilities, support_margin
+from fragility.scores import softmax_probabilities
 
 if TYPE_CHECKING:
     from fragility.engines.trees.pieces import FieldPieces, ForestPieces
@@ -286,10 +286,10 @@ class Search:
 
     def measure(self, p: Floats, original: Integers) -> tuple[Floats, Integers]:
         """Return (residual, best other class) at probabilities p (m, C)."""
-        resolution, offset = self.protocol.resolution, self.rows.offset
+        rule = self.protocol.rule(self.rows.offset)
         others = p.copy()
         others[np.arange(len(p)), original] = 0.0  # at an end, rounding may leave the original class within resolution
-        return support_margin(p, original, offset) + resolution, predicted_class(others, resolution, offset)
+        return rule.support(p, original) + rule.resolution, rule.predict(others)
 
     # --- ordered fields -------------------------------------------------------------------------------------
 

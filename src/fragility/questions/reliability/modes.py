@@ -99,7 +99,7 @@ class GroupFates:
             if spared is not None:
                 holds = holds | spared.cells[part, None, :]
             copies = np.where(holds, x[part, None, :], taken)
-            flipped = rule.flipped(oracle.predict_copies(x[part], copies), np.repeat(original[part], len(fates)))
+            flipped = rule.flips(oracle.predict_copies(x[part], copies), np.repeat(original[part], len(fates)))
             flips[part] = flipped.reshape(-1, len(fates))
         return flips
 

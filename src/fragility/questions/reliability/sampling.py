@@ -121,5 +121,5 @@ def ask_flips(
         own = None if spared is None else spared.of(slice(i, i + 1))
         states = States.of_one(gone).sparing(own, rows.column_group)
         p = oracle.answer_states(x[i : i + 1], states, byte_budget)
-        flips[i] = rule.flipped(p, original[i])[place.ravel()]
+        flips[i] = rule.flips(p, original[i])[place.ravel()]
     return flips

@@ -120,7 +120,7 @@ class _Search(Answers):
         states = States(row, removed).sparing(self.spared, self.rows.column_group)
         p = self.oracle.answer_states(self.x, states, self.byte_budget)
         self.evaluations += np.bincount(row, minlength=len(self.x))
-        return self.rule.margin(p, self.original[row])
+        return self.rule.support(p, self.original[row])
 
     def settle(self, row: Integers, removed: Booleans, margins: Floats, size: int) -> None:
         """Record for every row the first failing candidate of this size, and how many fail."""

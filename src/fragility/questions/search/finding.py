@@ -187,7 +187,7 @@ class _Finding:
                 states = States(hit, answers.removed[rows[hit]])
                 states = states.sparing(self.rows.spared(start, start + len(x)), self.rows.column_group)
                 p = ModelOracle(self.rows).answer_states(x, states)
-                answers.margin[rows[hit]] = self.rule.margin(p, original[hit])
+                answers.margin[rows[hit]] = self.rule.support(p, original[hit])
                 parts.append(rows[hit][answers.margin[rows[hit]] >= ROUNDING - self.rule.resolution])
         denied = np.concatenate(parts)
         if not np.isin(answers.method[denied], (BEAM, BY_SIZE)).all():
@@ -267,7 +267,7 @@ def search_linear(
             answers.evaluations[row] += 1
             states = States.of_one(gone[None]).sparing(answers.rows.spared(row, row + 1), answers.rows.column_group)
             p = ModelOracle(answers.rows).answer_states(x[place][None], states)
-            return bool(lattice.rule.flipped(p, original[place : place + 1])[0])
+            return bool(lattice.rule.flips(p, original[place : place + 1])[0])
 
         orders, bests, seconds = (np.stack([part[i] for part in parts]) for parts in zip(*reach, strict=True))
         _search_sorted_sums(answers, row, orders, bests, seconds, float(rounding[i]), flips)
@@ -356,7 +356,7 @@ class BoundedRow:
         self.spent += len(found)
         states = States.of_one(gone).sparing(self.spared, self.rows.column_group)
         p = ModelOracle(self.rows).answer_states(self.x[None], states)
-        return gone[self.rule.flipped(p, self.original)]
+        return gone[self.rule.flips(p, self.original)]
 
 
 def search_bounded(answers: Answers, row: int, search: BoundedRow, budget: int) -> None:

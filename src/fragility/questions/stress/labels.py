@@ -36,7 +36,7 @@ from fragility.protocol import Protocol, bind
 from fragility.questions.stress.declaration import Stress
 from fragility.questions.stress.draws import row_keys
 from fragility.questions.stress.stressors import Layout
-from fragility.scores import EPSILON, reading_margin, support_margin
+from fragility.scores import EPSILON
 
 MOST_DONORS = 4096
 STRESS_KEY = "fragility.stress"  # where a table of labels says which stress made them
@@ -110,7 +110,8 @@ def _fill_chunk(run: StressRun, part: slice, oracle: Oracle, layout: Layout, byt
     p = oracle.answer_states(x, States.unmoved(len(x), rows.n_groups), byte_budget)
     predicted = run.predicted[part] = original_class(rows, p, protocol.resolution, part)
     run.confidence[part] = p[np.arange(len(p)), predicted]
-    run.margin[part] = reading_margin(p, predicted, "support", rows.offset, protocol.smoothing)
+    rule = replace(protocol.rule(rows.offset), reading="support")
+    run.margin[part] = rule.margin(p, predicted)
     original = np.repeat(predicted, len(draws))
     for index, stressor in enumerate(run.stress.stressors):
         keys = row_keys(run.stress.seed, stressor.kind, run.id[part])
@@ -120,10 +121,8 @@ def _fill_chunk(run: StressRun, part: slice, oracle: Oracle, layout: Layout, byt
         else:
             copies = drawn if spared is None else np.where(spared.cells[:, None], x[:, None], drawn)
             p = oracle.predict_copies(x, copies)
-        margins = reading_margin(p, original, "support", rows.offset, protocol.smoothing)
-        run.draw_margin[part, index] = margins.reshape(len(x), -1)
-        lost = support_margin(p, original, rows.offset) < -protocol.resolution
-        run.draw_flip[part, index] = lost.reshape(len(x), -1)
+        run.draw_margin[part, index] = rule.margin(p, original).reshape(len(x), -1)
+        run.draw_flip[part, index] = rule.flips(p, original).reshape(len(x), -1)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
