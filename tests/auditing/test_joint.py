@@ -139,7 +139,7 @@ def test_an_interrupted_block_goes_on_to_the_same_bytes_and_to_no_others(trees, 
         audit_files(*given, tmp_path / "cut", rates=0.05, part_rows=PART)
     monkeypatch.undo()
     for others in ({"rates": 0.06}, {"lattice": True}, {}):
-        with pytest.raises(DataError, match="another lattice block, or other rates of failure"):
+        with pytest.raises(DataError, match="other choices about the lattice block"):
             audit_files(*given, tmp_path / "cut", part_rows=PART, resume=True, **others)
     again = audit_files(*given, tmp_path / "cut", rates=0.05, part_rows=PART, resume=True)
     assert content(again.folder) == content(whole.folder)

@@ -99,9 +99,9 @@ def test_an_interrupted_audit_is_resumed_to_the_same_bytes(case, protocol, table
         fg.audit_files(case.model, table, protocol, tmp_path / "out", **options)
     monkeypatch.undo()
     for other in (None, 8, ["lost"]):
-        with pytest.raises(DataError, match="begun with another choice of failure modes"):
+        with pytest.raises(DataError, match="begun with other choices about the modes block"):
             fg.audit_files(case.model, table, protocol, tmp_path / "out", part_rows=20, modes=other, resume=True)
-    with pytest.raises(DataError, match="begun with another choice of stability intervals"):
+    with pytest.raises(DataError, match="begun with other choices about the intervals block"):
         fg.audit_files(case.model, table, protocol, tmp_path / "out", **{**options, "intervals": 3}, resume=True)
     if wanted is True:  # a damaged block is made again with its part
         damaged = next((tmp_path / "out" / ".audit").glob("modes-00000-*"))
