@@ -19,6 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import resolve_name
 
+import fragility_check
 import pytest
 
 import fragility as fg
@@ -89,6 +90,8 @@ def run_command(line: str, demo: Callable[[], Path]) -> None:
         assert stop.value.code in expected, f"exit code {stop.value.code}: {line}"
     elif words[0] == "make":
         check_make_target(words[1])
+    elif words[:3] == ["python", "-m", "fragility_check"]:
+        assert fragility_check.main(words[3:]) == 0
     elif words[:2] != ["pip", "install"]:
         pytest.fail(f"a command the tests do not know how to run: {line}")
 
@@ -158,7 +161,7 @@ def test_links_lead_somewhere():
     assert not broken
 
 
-SOURCES = ("src", "tests", "paper", "benchmarks", "examples", "docs")
+SOURCES = ("src", "tests", "paper", "benchmarks", "examples", "docs", "verifier")
 FILES = {"/" + str(path.relative_to(REPOSITORY)) for folder in SOURCES for path in (REPOSITORY / folder).rglob("*.py")}
 NOT_OURS = {"utils.py"}  # named as what not to do
 
@@ -252,7 +255,8 @@ FOREIGN = {"--cov", "--fail-on-warning"}  # options of other programs
 
 
 def test_every_option_that_is_named_exists():
-    scripts = "\n".join(path.read_text(encoding="utf-8") for path in (REPOSITORY / "benchmarks").glob("*.py"))
+    files = [*(REPOSITORY / "benchmarks").glob("*.py"), *(REPOSITORY / "verifier").glob("*.py")]
+    scripts = "\n".join(path.read_text(encoding="utf-8") for path in files)
     known = set().union(*map(list_options, LEAVES.values())) | FOREIGN | {"--help", "--version"}
     known |= set(re.findall(r"\"(--[a-z-]+)\"", scripts))
     for page in ALL_PAGES:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import fragility_check
 import joblib
 import numpy as np
 import pandas as pd
@@ -156,6 +157,7 @@ def audit(work: Work) -> None:
     if not work.differs_in_pandas:
         verified = ends_well(*work.words("verify", work.folder / "audit", *work.asked, "--sample", VERIFIED))
         assert "holds" in verified.out
+        check_alone(work, "audit")
     check_claims(work, "audit")
 
 
@@ -170,6 +172,13 @@ def audit_polars(work: Work) -> None:
     outcome = fg.verify(certificates, model, rows, ids=ids, sample=VERIFIED)
     assert outcome, str(outcome)
     certificates.save(work.folder / "audit")
+
+
+def check_alone(work: Work, name: str) -> None:
+    """The verifier that shares no code with the library agrees, about a sample of the claims."""
+    asked = fragility_check.take_apart(work.model)
+    found = fragility_check.check(work.folder / name, work.rows, **asked, sample=VERIFIED, limit=256, seed=0)
+    assert found.exit_code == 0, str(found)
 
 
 def check_claims(work: Work, name: str) -> None:

@@ -1,0 +1,1156 @@
+"""Check an audit of counterfactual fragility without the library that made it.
+
+A second opinion: written from the page that defines the format (docs/format.md of fragility), it imports nothing of
+fragility, and fragility imports nothing of it. It has no fast path. Whatever a certificate says about a changed row is
+asked of the model, state by state; where raw values change, of the whole pipeline.
+
+    python -m fragility_check AUDIT MODEL ROWS [--train TRAIN] [--id COLUMN] [--sample N]
+
+From top to bottom: the result; documents and digests; their shapes; the folder; rows, evidence and the decision; the
+claims and the four blocks, asked again; what the model and the training rows show; the whole check; the command.
+"""
+
+# fmt: off
+from __future__ import annotations
+
+import argparse
+import hashlib
+import io
+import itertools
+import json
+import math
+import re
+import struct
+import sys
+import tempfile
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+FORMAT, BATCH, PROBABILITY = "fragility-certificates/1", 64, 2.0**-20  # BATCH: rows whose states are asked together
+LIMITS = ("A witness under the declared protocol, not a proof of robustness: it shows one trajectory on which the "
+          "prediction loses support. The greedy flip budget is an upper bound on the smallest failing set, never the "
+          "minimum.")
+LISTS = ("path_margin", "path_predicted", "path_collapse", "fade_margin", "one_step_drop", "one_step_confidence_drop")
+BASELINES, MODES = ("typical", "median", "missing", "mean"), ("lost", "wrong", "noisy", "sentinel", "outage")
+MINIMUM, BOUND, NONE_SMALL, NONE, OPEN = STATES = (
+    "minimum", "upper bound", "none up to K, proved", "none at all, proved", "not decided")
+INTERVALS = ("exact", "bracketed", "missing", "not whole", "unlisted")
+Document = dict[str, Any]
+
+class Refused(Exception):
+    """This is no audit, or it contradicts itself, so that nothing can be recomputed."""
+
+class CannotCheck(Exception):
+    """Something that the check needs is not there."""
+
+class Result:
+    """What was checked, topic by topic: how often, what is false, and what nobody could tell."""
+
+    def __init__(self) -> None:
+        self.counts, self.wrong, self.open, self.unable = {}, {}, {}, ""
+
+    def check(self, topic: str, holds: Any, where: Any = "", claimed: Any = None, own: Any = None) -> None:
+        self.counts[topic] = self.counts.get(topic, 0) + 1
+        if not holds:
+            told = where if own is None else f"{where}: claimed {claimed}, recomputed {own}"
+            self.wrong.setdefault(topic, []).append(str(told)[:500])
+
+    def leave(self, what: str, times: int = 0) -> None:
+        self.open[what] = self.open.get(what, 0) + times
+
+    @property
+    def lists(self) -> dict[str, list[str]]:
+        open_ = [f"{what} ({n})" if n else what for what, n in self.open.items()]
+        return {"false": [f"{one}: {len(told)} of {self.counts[one]}; {told[0]}" for one, told in self.wrong.items()],
+                "proved": [f"{topic} ({n})" for topic, n in self.counts.items() if topic not in self.wrong],
+                "not proved": [self.unable] * bool(self.unable) + open_}
+
+    @property
+    def exit_code(self) -> int:
+        return 1 if self.wrong else 2 if self.unable else 0
+
+    def __str__(self) -> str:
+        return "\n".join("\n  - ".join([title.upper(), *lines]) for title, lines in self.lists.items() if lines)
+
+# --- documents and digests --------------------------------------------------------------------------------------
+
+def sha256(data: bytes) -> str:
+    return "sha256:" + hashlib.sha256(data).hexdigest()
+
+def canonical(value: Any) -> bytes:
+    """RFC 8785 JSON in which floats are hexadecimal text, and integers from 2^53 on are decimal text."""
+    if isinstance(value, list | tuple):
+        return b"[" + b",".join(map(canonical, value)) + b"]"
+    if isinstance(value, dict):
+        keys = sorted(value, key=lambda key: key.encode("utf-16-be"))
+        return b"{" + b",".join(canonical(key) + b":" + canonical(value[key]) for key in keys) + b"}"
+    text = value.hex() if isinstance(value, float) else value
+    return json.dumps(str(text) if type(text) is int and abs(text) >= 2**53 else text, ensure_ascii=False).encode()
+
+def find_root(digests: Sequence[str]) -> str:
+    """The Merkle tree of RFC 6962 over sorted digests: neighbours are joined, an odd last node moves up."""
+    level = [hashlib.sha256(b"\0" + leaf).digest() for leaf in sorted(bytes.fromhex(d[7:]) for d in digests)]
+    while len(level) > 1:
+        odd = level[len(level) // 2 * 2 :]
+        level = [hashlib.sha256(b"\1" + a + b).digest() for a, b in zip(level[::2], level[1::2], strict=False)] + odd
+    return "sha256:" + (level[0].hex() if level else hashlib.sha256(b"").hexdigest())
+
+def read_json(data: bytes, what: str) -> Document:
+    def read_object(pairs: list[tuple[str, Any]]) -> Document:
+        if len(dict(pairs)) < len(pairs):
+            raise ValueError("a field stands twice")
+        return dict(pairs)
+
+    def read_number(text: str) -> float:
+        return float(text) if math.isfinite(float(text)) else int(text)  # int refuses NaN, infinities and 1e999
+
+    def find_depth(value: Any) -> int:
+        inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        return 1 + max(map(find_depth, inner), default=0)
+
+    try:
+        document = json.loads(data, object_pairs_hook=read_object, parse_float=read_number, parse_constant=read_number)
+        json.dumps(document, ensure_ascii=False).encode()
+        if len(data) > 64 * 2**20 or find_depth(document) > 61 or not isinstance(document, dict):
+            raise ValueError("too large, too deep, or no object")
+    except (ValueError, RecursionError) as error:
+        raise Refused(f"the {what} cannot be read: {error}") from None
+    return document
+
+def pack_units(values: Any, unit: float) -> bytes:
+    numbers = np.array([math.nan if v is None else v for v in np.atleast_1d(values)], dtype=float)
+    return np.where(np.isnan(numbers), math.nan, np.rint(numbers / unit) + 0.0).astype("<f8").tobytes()
+
+def pack_share(values: Any) -> bytes:
+    return pack_units(values, PROBABILITY)
+
+def pack_text(value: str | None) -> bytes:
+    return b"\xff\xff\xff\xff" if value is None else struct.pack("<I", len(value.encode())) + value.encode()
+
+def pack_id(id_: Any) -> bytes:
+    return b"s" + pack_text(id_) if isinstance(id_, str) else b"i" + struct.pack("<q", id_)
+
+def pack_whole(value: int | None) -> bytes:
+    return struct.pack("<q", -1 if value is None else value)
+
+def hash_id(id_: Any) -> bytes:
+    return hashlib.blake2b(str(id_).encode(), digest_size=16).digest()
+
+# --- the shapes of documents ------------------------------------------------------------------------------------
+
+def find_misfit(value: Any, shape: Any, at: str) -> str:
+    """Where a value has another shape: fields in this order, items, alternatives (a tuple), type, test, or value."""
+    if isinstance(shape, tuple):
+        return "" if any(not find_misfit(value, one, at) for one in shape) else at
+    if isinstance(shape, dict):
+        if not isinstance(value, dict) or list(value) != list(shape):
+            return at
+        return next(filter(None, (find_misfit(value[k], one, f"{at}.{k}") for k, one in shape.items())), "")
+    if isinstance(shape, list):
+        items = value if isinstance(value, list) else ()
+        return at if items is not value else next(filter(None, (find_misfit(v, shape[0], at) for v in items)), "")
+    fits = type(value) is shape if isinstance(shape, type) else shape(value) if callable(shape) else None
+    return "" if (type(value) is type(shape) and value == shape if fits is None else fits) else at
+
+def conform(value: Any, shape: Any, what: str) -> None:
+    if at := find_misfit(value, shape, what):
+        raise Refused(f"{at} is not what the format allows, or lacks a field, or has one too many")
+
+def between(low: float, high: float = math.inf) -> Callable[[Any], bool]:
+    return lambda v: type(v) is float and low <= v <= high and v < math.inf
+
+def matching(pattern: str) -> Callable[[Any], bool]:
+    return lambda v: isinstance(v, str) and re.fullmatch(pattern, v) is not None
+
+def count_from(low: int) -> Callable[[Any], bool]:
+    return lambda v: type(v) is int and low <= v < 2**63
+
+def are_labels(value: Any) -> bool:
+    kinds = {type(label) for label in value} if isinstance(value, list) else set()
+    return len(kinds) == 1 and kinds <= {int, float, str, bool} and 1 < len(value) == len(set(value))
+
+def are_versions(value: Any) -> bool:
+    return isinstance(value, dict) and all(map(matching(r"[\w.+!-]{1,64}"), value.values()))
+
+DIGEST, COUNT, POSITIVE = matching("sha256:[0-9a-f]{64}"), count_from(0), count_from(1)
+TINY, NEARLY_1, KIND = math.ulp(0.0), 1 - 2**-53, ("numeric", "nominal")
+CELL, MAYBE = (None, bool, int, float, str), (None, float, str)
+ENGINE = ("blackbox", "trees", "linear", "wrapped", "neural")
+TYPE = ("integer", "number", "boolean", "text", "date", "duration", "mixed", "empty")
+EVENTS = [{"groups": [str], "count": POSITIVE}]
+MANIFEST = {
+    "format": FORMAT, "claim": "fragility_witness", "limits": LIMITS,
+    "protocol_digest": DIGEST, "training_digest": DIGEST,
+    "model": {"kind": str, "fingerprint": DIGEST, "classes": are_labels,
+              "probabilities": ("predict_proba", "raw score, link applied in float64"), "partial": [str]},
+    "input": {"digest": DIGEST, "rows": COUNT},
+    "engine": {"name": ENGINE, "evaluations": COUNT, "paper_evaluations": COUNT, "blackbox_rows": COUNT},
+    "tolerance": {"margin": float, "probability": float}, "versions": are_versions,
+    "rows": COUNT, "root_digest": DIGEST, "claims": ("full", "summary"), "blocks": dict,
+    "protocol_signature": (None, DIGEST), "files": dict, "manifest_digest": DIGEST}
+PROTOCOL = {
+    "format": "fragility-protocol/1", "space": ("transformed", "raw"),
+    "fields": [{"name": str, "kind": KIND, "type": TYPE, "categorical": bool, "dtype": (None, str)}],
+    "columns": [{"name": str, "kind": KIND, "baseline": CELL, "spread": (None, between(0))}],
+    "inputs": [{"name": str, "fields": [str]}], "groups": [{"name": str, "columns": [str]}],
+    "grouping": matching(r"raw-origin|declared|merged at [0-9.e-]+"), "baseline": (*BASELINES, "zero", "explicit"),
+    "artificial": [str], "alternatives": dict, "refused": [BASELINES],
+    "operators": [matching("attenuate_(all|top[1-9][0-9]*)")], "severities": [between(TINY, 1)], "depth": POSITIVE,
+    "reading": ("support", "current", "support_unbounded"), "weights": [between(0)], "exposure_weights": [between(0)],
+    "resolution": between(1e-9, 0.001), "smoothing": between(0, 1), "min_confidence": between(0, NEARLY_1),
+    "decision": (None, {"class": CELL, "threshold": between(TINY, NEARLY_1)}),
+    "modes": {"declared": [(*MODES, "stale")],
+              "catalogue": [{"group": str, "fields": [str], "values": [[CELL]], "counts": [POSITIVE]}],
+              "catalogue_size": COUNT, "noise": between(0), "whole": [str],
+              "sentinels": [{"field": str, "values": [CELL], "weights": [between(0, 1)]}], "outages": EVENTS,
+              "ranges": [{"field": str, "low": (float, str), "high": (float, str), "whole": bool}]},
+    "domain": str,
+    "domains": [{"field": str, "low": MAYBE, "high": MAYBE, "categories": (None, [CELL]), "missing": bool,
+                 "fixed": bool}],
+    "training_digest": DIGEST, "training_rows": COUNT}
+BLOCKS = {  # which rows have a block, and its own fields
+    "lattice": ((None, {"most": 1000, "by": "exposure"}),
+                {"max_size": POSITIVE, "budget": 10000, "width": 8, "rates": (None, dict), "draws": (None, POSITIVE),
+                 "seed": (None, COUNT), "events": (None, EVENTS)}),
+    "modes": ((None, {"most": POSITIVE, "by": "content"}), {"units": dict}),
+    "intervals": ((None, {"most": POSITIVE, "by": "exposure"}), {"fields": [str], "single": [str]}),
+    "baselines": ({"most": 500, "by": "content"}, {"baselines": [str]})}
+
+def find_origins(p: Document) -> dict[str, list[str]]:
+    """The raw fields that each column of the evidence space is made from."""
+    made_from = {c["name"]: c["fields"] for c in p["inputs"]} if p["space"] == "transformed" else {}
+    return {c["name"]: made_from.get(c["name"], [c["name"]]) for c in p["columns"]}
+
+def check_protocol(p: Document) -> None:
+    """Refuse a protocol whose names do not agree with its values."""
+    conform(p, PROTOCOL, "the protocol")
+    fields, columns = {f["name"]: f for f in p["fields"]}, {c["name"]: c for c in p["columns"]}
+    groups, made_from = {g["name"]: g["columns"] for g in p["groups"]}, find_origins(p)
+    raw, modes, baseline = p["space"] == "raw", p["modes"], p["baseline"]
+    own = list(fields) if raw or not p["inputs"] else [c["name"] for c in p["inputs"]]
+    names = all(len(p[part]) == len({x["name"] for x in p[part]}) > 0 for part in ("fields", "columns", "groups"))
+    if not names or list(columns) != own or sorted(itertools.chain(*groups.values())) != sorted(columns):
+        raise Refused("the protocol's columns are no fields or inputs, are not partitioned, or a name stands twice")
+    held = {g: [f for f in fields if any(f in made_from[c] for c in cs)] for g, cs in groups.items()}
+    numeric = [c for c in p["columns"] if c["kind"] == "numeric"]
+    catalogue = {e["group"]: e for e in modes["catalogue"]}
+    first = {e["fields"][0]: e["values"][0][0] for e in catalogue.values() if len(e["fields"]) == 1}
+    nominal = [c for c in p["columns"] if raw and c["kind"] == "nominal" and fields[c["name"]]["type"] != "date"]
+    typical, others = baseline in ("typical", "median"), sorted(set(BASELINES) - {baseline})
+    whole = [c["baseline"] or 0 for c in numeric if raw and fields[c["name"]]["type"] == "integer"]
+    whole += [columns[c]["baseline"] for c in modes["whole"] if baseline == "typical" and c in columns]
+    rules = {
+        "groups bear the names of the fields they hold": all(groups.values())
+        and all(g in held[g] for g in groups if g in fields),
+        "a raw-origin group is its field": p["grouping"] != "raw-origin"
+        or all(made_from[c] == [g] for g in groups for c in groups[g]),
+        "a merged group joins names of fields": p["grouping"][0] != "m" or all(g == "+".join(held[g]) for g in groups),
+        "inputs name fields in order": all(c["fields"] == [f for f in fields if f in c["fields"]] for c in p["inputs"]),
+        "a matrix holds numbers": raw or all(type(c["baseline"]) is float for c in p["columns"]),
+        "'zero' is 0": baseline != "zero" or all(c["baseline"] == 0 for c in numeric),
+        "'missing' is missing": baseline != "missing" or (raw and all(c["baseline"] is None for c in p["columns"])),
+        "numbers have baselines": baseline in ("missing", "explicit")
+        or all(type(c["baseline"]) is float or c["spread"] is None for c in numeric),
+        "whole numbers have whole baselines": all(b % 1 == 0 for b in whole),
+        "a nominal baseline leads its catalogue": not (typical or baseline == "mean")
+        or all(c["baseline"] == first.get(c["name"], c["baseline"]) for c in nominal),
+        "nothing typical is artificial": p["artificial"] == [f for f in fields if f in p["artificial"] and not typical],
+        "every other baseline is there or refused": sorted([*p["alternatives"], *p["refused"]]) in ([], others),
+        "operators stand once": len(set(p["operators"])) == len(p["operators"]),
+        "severities rise": len(p["severities"]) > 0 and all(a < b for a, b in itertools.pairwise(p["severities"])),
+        "depth and weights fit": p["depth"] <= len(groups) and len(p["weights"]) == len(p["exposure_weights"]) == 3,
+        "the catalogue is that of the groups": list(catalogue) == [g for g in groups if g in catalogue]
+        and all(e["fields"] == held[g] and len(e["values"]) == len(e["counts"]) for g, e in catalogue.items()),
+        "modes name what is there": {*modes["whole"]} <= {*columns}
+        and {s["field"] for s in modes["sentinels"]} <= {*fields}
+        and {g for o in modes["outages"] for g in o["groups"]} <= {*groups},
+        "ranges rise": all(r["low"] <= r["high"] for r in modes["ranges"])}
+    for rule, holds in rules.items():
+        if not holds:
+            raise Refused(f"the protocol contradicts itself: it is not so that {rule}")
+
+# --- the folder -------------------------------------------------------------------------------------------------
+
+def list_columns(block: str, p: Document, own: Document) -> list[tuple[str, str, Any]]:
+    """The columns of a block: name, kind, and how a value enters the digest."""
+    def pack_each(pack: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
+        return lambda values: b"".join(map(pack, values))
+
+    def pack_place(names: Sequence[str]) -> Callable[[str], bytes]:
+        return lambda value: struct.pack("<i", names.index(value))
+
+    if block == "lattice":
+        columns = [("smallest_state", "t", pack_place(STATES)), ("smallest_size", "i?", pack_whole),
+                   ("smallest_set", "T", lambda v: bytes(g["name"] in v for g in p["groups"])),
+                   ("smallest_count", "l?", pack_whole)]
+        rated = [(f"failure_{n}", "n", pack_share) for n in ("probability", "low", "high")]
+        rated += [("failure_exact", "b", lambda v: bytes([v])), ("expected_margin", "n?", None)]
+        return columns + (rated if own["rates"] or own["events"] else [])
+    if block == "modes":
+        parts = (("exposure", "n", None), ("mode_drop", "N", lambda v: pack_units(v, p["resolution"])),
+                 ("flip_chance", "N", pack_share))
+        return [(f"{name}_{mode}", kind, pack) for mode in own["units"] for name, kind, pack in parts]
+    if block == "intervals":
+        texts = ("value", "low", "high", "below", "above", "categories")
+        states = ("interval_state", "T", pack_each(pack_place(INTERVALS)))
+        return [states, *((f"interval_{n}", "T?", pack_each(pack_text)) for n in texts)]
+    parts = (("flip_budget", "i", pack_whole), ("exposure", "n", pack_share))
+    return [(f"{name}_{b}", kind, pack) for b in own["baselines"] for name, kind, pack in parts]
+
+class Folder:
+    """Manifest, protocol and tables of an audit; what can be told without the model is checked when it is read."""
+
+    def __init__(self, place: Path, f: Result) -> None:
+        self.f, m = f, read_json((place / "manifest.json").read_bytes(), "manifest")
+        conform(m, MANIFEST, "the manifest")
+        self.m, parts = m, [f"{i:05d}" for i in range(sum(name[:13] == "certificates-" for name in m["files"]))]
+        own = sha256(canonical({key: value for key, value in m.items() if key != "manifest_digest"}))
+        f.check("the digest of the manifest", m["manifest_digest"] == own, "manifest.json")
+        stems = [f"certificates-{i}" for i in parts]
+        for name, d in m["blocks"].items():
+            rows, fields = BLOCKS[name]
+            conform(d, {"engine": ENGINE, "rows": rows, **fields, "root_digest": DIGEST}, f"blocks.{name}")
+            stems += [name] if d["rows"] else [f"{name}-{i}" for i in parts]
+        stems += ["protocol"] + ["protocol-signature"] * bool(m["protocol_signature"])
+        ends = ["json" if stem[:8] == "protocol" else "parquet" for stem in stems]
+        names = [f"{s}-{str(d)[7:23]}.{end}" for s, d, end in zip(stems, m["files"].values(), ends, strict=True)]
+        if list(m["files"]) != names or not parts or list(m["blocks"]) != [b for b in BLOCKS if b in m["blocks"]]:
+            raise Refused("files or blocks in the manifest are not those that the format names, in its order")
+        self.files = {stem: (place / name).read_bytes() for stem, name in zip(stems, names, strict=True)}
+        for name, data in zip(names, self.files.values(), strict=True):
+            f.check("the digests of all files", m["files"][name] == sha256(data), name)
+        p = self.p = read_json(self.files["protocol"], "protocol")
+        check_protocol(p)
+        readable = (json.dumps(p, indent=2, ensure_ascii=False) + "\n").encode()
+        f.check("the protocol is written as the format says", readable == self.files["protocol"], "the file's bytes")
+        t, n, engine = p["resolution"], m["input"]["rows"], m["engine"]
+        signature = sha256(self.files["protocol-signature"]) if m["protocol_signature"] else None
+        follow = {"protocol_digest": sha256(canonical(p)), "training_digest": p["training_digest"],
+                  "protocol_signature": signature, "tolerance": {"margin": t, "probability": t}}
+        same = all(m[k] == v for k, v in follow.items())
+        f.check("what the manifest repeats", same, "manifest", [m[k] for k in follow], follow)
+        states = 1 + len(p["groups"]) + p["depth"] + len(p["operators"]) * len(p["severities"])
+        counts = engine["paper_evaluations"] == n * states and m["rows"] <= n >= engine["blackbox_rows"]
+        counts = counts and (engine["name"] != "blackbox" or engine["blackbox_rows"] == n)
+        f.check("the counts of the manifest", counts, engine)
+        self.classes, self.full = m["model"]["classes"], m["claims"] == "full"
+        if p["decision"] and (len(self.classes) > 2 or p["decision"]["class"] not in self.classes):
+            raise Refused("the protocol's decision is about other classes")
+        bound = {"classes": self.classes, "format": FORMAT, "model_fingerprint": m["model"]["fingerprint"],
+                 "protocol_digest": m["protocol_digest"]}
+        self.context = hashlib.sha256(canonical(bound)).digest()
+        spec = ("id:id predicted:c confidence:n margin:n flip_budget:i flipped:b rcma:n fds:n exposure:n "
+                "independent_loss:n common_loss:n? " + " ".join(f"lambda_{o}:n?" for o in p["operators"]) +
+                " path:T path_margin:N path_predicted:C path_collapse:N fade_margin:N one_step_drop:N "
+                "one_step_confidence_drop:N already_missing:T digest:t")
+        columns = [tuple(one.split(":")) for one in spec.split() if self.full or one.split(":")[0] not in LISTS]
+        self.rows = {row["id"]: row for row in self.read([f"certificates-{i}" for i in parts], columns)}
+        f.check("the number of rows", len(self.rows) == m["rows"], "rows", m["rows"], len(self.rows))
+        for row in self.rows.values() if self.full else ():
+            f.check("the digests of rows", row["digest"] == self.hash_claims(row), f"row {row['id']}")
+            own = derive(p, row)
+            near = [find_difference(row[k], v) <= 1e-9 * (1 + np.max(np.abs(v or 0.0))) for k, v in own.items()]
+            told = {k: row[k] for k in own}
+            f.check("scores follow from margins and thresholds", all(near), f"row {row['id']}", told, own)
+        root = find_root([row["digest"] for row in self.rows.values()])
+        f.check("the root digest", m["root_digest"] == root, "root_digest", m["root_digest"], root)
+        self.order: dict[str, list[Any]] = {}  # block -> ids of its rows
+        for name, d in m["blocks"].items():
+            self.read_block(name, d, bound, [name] if d["rows"] else [f"{name}-{i}" for i in parts])
+
+    def read(self, stems: list[str], columns: list[Any]) -> list[Document]:
+        """Rows of tables that have these columns and kinds; capitals are lists, and ? allows nulls."""
+        kinds = {"n": pa.float64(), "t": pa.string(), "i": pa.int32(), "l": pa.int64(), "b": pa.bool_(),
+                 "c": pa.array(self.classes).type}
+        rows: list[Document] = []
+        for stem in stems:
+            data = self.files[stem]
+            file = pq.ParquetFile(io.BytesIO(data)).metadata
+            size = sum(file.row_group(i).total_byte_size for i in range(file.num_row_groups))
+            if file.num_rows * 32 > len(data) or size > 1000 * len(data):
+                raise Refused(f"{stem} declares more than a file of its size can hold")
+            table = pq.read_table(io.BytesIO(data))
+            kinds["id"] = pa.int64() if table.schema.field("id").type == pa.int64() else pa.string()
+            like = [(name, kinds[kind.rstrip("?").lower()], kind[0].isupper()) for name, kind in columns]
+            schema = pa.schema([(n, pa.list_(pa.field("element", one)) if many else one) for n, one, many in like])
+            if not table.schema.equals(schema, check_metadata=True):
+                raise Refused(f"{stem} has other columns, in another order, or notes of its own: {table.schema}")
+            for (name, kind), column in zip(columns, table.columns, strict=True):
+                items = pc.list_flatten(column) if kind[0].isupper() else column
+                nulls = column.null_count * (items is not column) + items.null_count * ("?" not in kind)
+                known = items.drop_null()
+                if nulls or (known.type == pa.float64() and not pc.all(pc.is_finite(known), min_count=0).as_py()):
+                    raise Refused(f"{name!r} of {stem} holds nulls, NaN or an infinity")
+            rows += table.to_pylist()
+        if len({row["id"] for row in rows}) < len(rows):
+            raise Refused(f"{stems[0]} names a row twice")
+        return rows
+
+    def read_block(self, name: str, d: Document, bound: Document, stems: list[str]) -> None:
+        """Put the claims of a block to those of its rows, under its name; check digests and which rows have it."""
+        p, every = self.p, self.rows.values()
+        own = {k: v for k, v in d.items() if k not in ("engine", "rows", "root_digest")}
+        context = hashlib.sha256(canonical({**bound, "block": name, "declaration": own})).digest()
+        columns = list_columns(name, p, own)
+        rows = self.read(stems, [("id", "id"), *((column, kind) for column, kind, _ in columns), ("digest", "t")])
+        for row in rows:
+            data = [context, pack_id(row["id"]), *(pack(row[column]) for column, _, pack in columns if pack)]
+            self.f.check(f"the digests of {name}", row["digest"] == sha256(b"".join(data)), f"row {row['id']}")
+            self.rows[row["id"]][name] = row
+        self.f.check(f"the root digest of {name}", d["root_digest"] == find_root([row["digest"] for row in rows]), name)
+        sure = [row for row in every if row["confidence"] >= p["min_confidence"]]
+        sure.sort(key=lambda row: (-row["exposure"], hash_id(row["id"])))
+        wanted = [row["id"] for row in (sure[: d["rows"]["most"]] if d["rows"] else every)]
+        told = self.order[name] = [row["id"] for row in rows]
+        if d["rows"] and d["rows"]["by"] == "content":  # the rows given will tell which rows these are
+            wanted, told = len(wanted), len(told)
+        known = not d["rows"] or self.m["rows"] == self.m["input"]["rows"]
+        self.f.check(f"which rows have {name}", not known or wanted == told, name, told, wanted)
+
+    def hash_claims(self, row: Document) -> str:
+        p, groups, u = self.p, [g["name"] for g in self.p["groups"]], self.p["resolution"]
+        labels = [struct.pack("<i", self.classes.index(c)) for c in [row["predicted"], *row["path_predicted"]]]
+        missing = [None] * (len(p["severities"]) - len(row["fade_margin"])) if "attenuate_all" in p["operators"] else []
+        lambdas = [struct.pack("<d", row[f"lambda_{o}"] or math.inf) for o in p["operators"]]
+        path = [struct.pack("<i", groups.index(g)) for g in row["path"]]
+        data = [self.context, pack_id(row["id"]), labels[0], pack_share(row["confidence"]),
+                struct.pack("<i?", row["flip_budget"], row["flipped"]), *lambdas, *path,
+                pack_units(row["path_margin"], u), *labels[1:], pack_units([*row["fade_margin"], *missing], u),
+                pack_units(row["one_step_drop"], u), pack_share(row["one_step_confidence_drop"])]
+        return sha256(b"".join([*data, bytes(f["name"] in row["already_missing"] for f in p["fields"])]))
+
+def find_difference(claimed: Any, own: Any) -> float:
+    """The largest difference; infinite where only one is null, or lists differ in length."""
+    lists = (x if hasattr(x, "__len__") else [x] for x in (claimed, own))
+    a, b = (np.array([math.nan if v is None else v for v in one], dtype=float) for one in lists)
+    if a.shape != b.shape or (np.isnan(a) != np.isnan(b)).any():
+        return math.inf
+    return float(np.max(np.abs(a - b), initial=0.0, where=~np.isnan(a)))
+
+def derive(p: Document, row: Document) -> Document:
+    """The claims that are arithmetic on others of the row."""
+    (v1, v2, v3), (w1, w2, w3), m = p["exposure_weights"], p["weights"], row["margin"]
+    scale, n, most = abs(m) + 1e-8, len(p["severities"]), 1.0 if p["reading"] == "support" else math.inf
+    collapse = [min(max((m - stressed) / scale, 0.0), most) for stressed in row["path_margin"]]
+    rcma, alone = sum(collapse) / len(collapse), sum(drop for drop in row["one_step_drop"] if drop > 0) / scale
+    speeds = [1 / (s + 1e-8) if (s := row[f"lambda_{o}"]) else 0.0 for o in p["operators"]]
+    fds = w1 * rcma + w2 / row["flip_budget"] + w3 * sum(speeds) / (len(speeds) or 1)
+    common, u = None, (v1 * rcma + v2 * alone) * (v1 + v2 + v3) / (v1 + v2 or 1)
+    if "attenuate_all" in p["operators"]:
+        lost = [min(max((m - faded) / scale, 0.0), 1.0) for faded in row["fade_margin"]]
+        common = (sum(lost) + n - len(lost)) / n
+        u = v1 * rcma + v2 * alone + v3 * common
+    return {"path_collapse": collapse, "rcma": rcma, "fds": 1 - math.exp(-fds), "independent_loss": alone,
+            "common_loss": common, "exposure": 1 - math.exp(-u)}
+
+# --- rows, evidence and the decision ----------------------------------------------------------------------------
+
+def is_missing(value: Any) -> bool:
+    return value is None or type(value).__name__ in ("NAType", "NaTType") or (type(value) is float and value != value)
+
+class Rows:
+    """Raw rows as Python values, and tables of changed rows in the columns' own types where the values fit."""
+
+    def __init__(self, source: Any, ids: Any, p: Document) -> None:
+        import pandas as pd
+
+        self.pd, self.fields = pd, [f["name"] for f in p["fields"]]
+        if isinstance(source, str | Path):
+            texts = {f["name"]: str for f in p["fields"] if f["type"] == "text"}
+            source = pd.read_csv(source, dtype=texts) if str(source).endswith(".csv") else pd.read_parquet(source)
+        table = source.to_pandas() if hasattr(source, "to_pandas") else pd.DataFrame(source)
+        if lost := [name for name in self.fields if name not in table]:
+            raise CannotCheck(f"the rows have no column {lost[0]!r}")
+        own = table.index if ids is None else table[ids] if isinstance(ids, str) else ids
+        own = [id_.item() if hasattr(id_, "item") else id_ for id_ in own]
+        self.ids = own if all(isinstance(id_, int | str) for id_ in own) else list(map(str, own))
+        self.dates = {f["name"]: f["dtype"] for f in p["fields"] if f["type"] == "date" and f["dtype"]}
+        table = table.assign(**{name: pd.to_datetime(table[name], format="ISO8601").astype(dtype)
+                                for name, dtype in self.dates.items() if table[name].dtype.kind != "M"})
+        self.types = [table[name].dtype for name in self.fields]
+        cells = zip(*(table[name].astype(object).tolist() for name in self.fields), strict=True)
+        self.cells = [np.array([*row, None], dtype=object)[:-1] for row in cells]  # objects, whatever they are
+        self.missing = np.array([[is_missing(v) for v in row] for row in self.cells]).reshape(-1, len(self.fields))
+
+    def read(self, name: str, value: Any) -> Any:
+        """A value of a document as a cell of this column."""
+        dated = name in self.dates and isinstance(value, str)
+        return math.nan if value is None else self.pd.Timestamp(value) if dated else value
+
+    def write(self, value: Any) -> Any:
+        """A cell as a value of a document."""
+        if not hasattr(value, "isoformat"):
+            return value.item() if hasattr(value, "item") else value
+        text = value.isoformat()
+        return text[:10] if text[10:] in ("", "T00:00:00") else text
+
+    def list_near(self, name: str, low: Any, high: Any, whole: bool, single: bool, most: int, random: Any) -> Any:
+        """The next value below an interval, the next above, and all whole ones inside, or some at random."""
+        if name in self.dates or whole:
+            tick = "D" if whole else re.findall(r"\[(\w+)", self.dates[name])[0]
+            unit = self.pd.Timedelta(1, tick) if name in self.dates else 1
+            n = int((high - low) // unit)
+            steps = range(n) if whole and n < most else random.integers(0, n + 1, 64)
+            return low - unit, high + unit, [low + int(k) * unit for k in steps]
+        kind, steps = (np.float32 if single else np.float64), random.uniform(low, high, 16)
+        below, above = (float(np.nextafter(kind(v), kind(to))) for v, to in ((low, -math.inf), (high, math.inf)))
+        return below, above, [float(kind(v)) for v in steps]
+
+    def frame(self, rows: Sequence[Any]) -> Any:
+        made = {}
+        for j, (name, like) in enumerate(zip(self.fields, self.types, strict=True)):
+            values = self.pd.Series([row[j] for row in rows], dtype=object)
+            known = [v for v in values if not is_missing(v)]
+            gaps, texts = len(known) < len(values), any(isinstance(v, str) for v in known)
+            if isinstance(like, self.pd.CategoricalDtype):
+                like = self.pd.CategoricalDtype(dict.fromkeys([*like.categories, *known]))
+            elif (like.kind in "iufb" and texts) or (like.kind == "b" and gaps):
+                like = object
+            elif like.kind in "iu" and (gaps or any(v % 1 for v in known)):
+                like = float
+            made[name] = values.astype(like)
+        return self.pd.DataFrame(made)
+
+    def digest(self, with_ids: bool) -> list[str]:
+        """One digest per row, over its cells by sorted column names."""
+        def pack(value: Any) -> bytes:
+            if not is_missing(value) and (isinstance(value, str) or hasattr(value, "isoformat")):
+                text = value if isinstance(value, str) else self.write(value).replace("T", " ")
+                return hashlib.sha256(b"text:" + text.encode()).digest()
+            if isinstance(value, int) and int(float(value)) != value:
+                return hashlib.sha256(b"integer:" + str(value).encode()).digest()
+            return bytes(24) + struct.pack("<d", math.nan if is_missing(value) else float(value) + 0.0)
+
+        columns: Document = {name: [row[j] for row in self.cells] for j, name in enumerate(self.fields)}
+        columns |= {"id\0": map(str, self.ids)} if with_ids else {}
+        head = hashlib.sha256(canonical(sorted(columns))).digest()
+        cells = zip(*(columns[name] for name in sorted(columns)), strict=True)
+        return [sha256(head + b"".join(map(pack, row))) for row in cells]
+
+class Evidence:
+    """Rows as cells of one protocol's evidence space, which of them are absent, and the model's word about others."""
+
+    def __init__(self, p: Document, rows: Rows, model: Document, classes: list[Any]) -> None:
+        self.p, self.rows, self.model, self.classes, self.raw = p, rows, model, classes, p["space"] == "raw"
+        origins, kinds, columns = find_origins(p), {f["name"]: f["type"] for f in p["fields"]}, p["columns"]
+        self.names = list(origins)
+        self.sources = [[rows.fields.index(f) for f in origins[name]] for name in self.names]
+        self.groups = [[self.names.index(name) for name in g["columns"]] for g in p["groups"]]
+        self.group_names = [g["name"] for g in p["groups"]]
+        self.stepwise = [self.raw and c["kind"] == "nominal" for c in columns]
+        self.whole = [self.raw and kinds[c["name"]] == "integer" for c in columns]
+        self.base = [rows.read(c["name"], c["baseline"]) if self.raw else c["baseline"] for c in columns]
+        self.cells = rows.cells if self.raw else self.make_matrix(rows.cells)
+        self.absent = np.stack([rows.missing[:, s].all(axis=1) for s in self.sources], axis=1)
+        self.gone = [[bool(self.absent[i, g].all()) for g in self.groups] for i in range(len(self.cells))]
+
+    def make_matrix(self, raw_rows: Sequence[Any]) -> np.ndarray:
+        table = self.rows.frame(raw_rows)
+        if self.p["inputs"] and not self.model["transform"]:
+            raise CannotCheck("what a pipeline hands to its estimator is stressed: give transform and predict_cells")
+        made = self.model["transform"](table) if self.p["inputs"] else table
+        made = np.asarray(made.toarray() if hasattr(made, "toarray") else made, dtype=float)
+        if made.shape != (len(raw_rows), len(self.names)):
+            raise Refused(f"the preprocessing makes {made.shape[1]} columns, the protocol has {len(self.names)}")
+        return made
+
+    def ask(self, states: Sequence[Any], raw: bool = False) -> np.ndarray:
+        """Probabilities of states, or of raw rows by the whole pipeline."""
+        if len(states) == 0:
+            return np.empty((0, len(self.classes)))
+        whole = raw or self.raw or not self.model["predict_cells"]
+        answer = self.model["predict_proba"] if whole else self.model["predict_cells"]
+        P = np.asarray(answer(self.rows.frame(states) if whole else np.stack(states)), dtype=float)
+        if P.shape != (len(states), len(self.classes)):
+            raise Refused(f"the model answers with {P.shape[1:]} columns for {len(self.classes)} classes")
+        return P
+
+    def ask_each(self, picked: Sequence[int], list_: Any, make: Any = None, raw: bool = False) -> Iterator[Any]:
+        """(row, what is asked about it, the probabilities of the states made of that), many rows at a time."""
+        for start in range(0, len(picked), BATCH):
+            batch = [(i, list_(i)) for i in picked[start : start + BATCH]]
+            P = self.ask([make(i, one) if make else one for i, asked in batch for one in asked], raw)
+            for (i, asked), own in zip(batch, np.split(P, np.cumsum([len(asked) for _, asked in batch])), strict=False):
+                yield i, asked, own
+
+    def move(self, i: int, groups: Any, s: float = 1.0) -> Any:
+        """Row i with groups moved by s towards the baseline; what is absent stays, what has no middle steps at 1/2."""
+        cells = self.cells[i].copy()
+        for j in (j for g in groups for j in self.groups[g] if not self.absent[i, j]):
+            x, b = cells[j], self.base[j]
+            if s == 1 or self.stepwise[j] or is_missing(b) or is_missing(x):
+                cells[j] = b if s >= 0.5 else x
+            else:
+                cells[j] = float(np.rint(x + s * (b - x))) if self.whole[j] else x + s * (b - x)
+        return cells
+
+    def replace(self, i: int, changes: list[dict[int, Any]], columns: list[int]) -> list[Any]:
+        """Row i with other raw values where it has some; in a matrix, these columns take what becomes of them."""
+        raw = [self.rows.cells[i].copy() for _ in changes]
+        for row, change in zip(raw, changes, strict=True):
+            for j, value in change.items():
+                row[j] = row[j] if self.rows.missing[i, j] else value
+        if self.raw or not raw:
+            return raw
+        kept = np.array([j not in columns or self.absent[i, j] for j in range(len(self.names))])
+        return list(np.where(kept, self.cells[i], self.make_matrix(raw)))
+
+class Rule:
+    """The decision and the margins of a protocol."""
+
+    def __init__(self, p: Document, classes: list[Any]) -> None:
+        self.p, self.classes, self.resolution = p, classes, p["resolution"]
+
+    def score(self, P: np.ndarray, a: float = 0.0) -> np.ndarray:
+        z = np.log(np.maximum((P + a) / (1 + P.shape[1] * a), 1e-12))
+        if decision := self.p["decision"]:
+            t = (decision["threshold"] + a) / (1 + 2 * a)
+            z[:, self.classes.index(decision["class"])] -= math.log(t / (1 - t))
+        return z
+
+    def support(self, P: np.ndarray, y: int, a: float = 0.0) -> np.ndarray:
+        z = self.score(P, a)
+        return z[:, y] - np.delete(z, y, axis=1).max(axis=1)
+
+    def margin(self, P: np.ndarray, y: int) -> np.ndarray:
+        z = np.sort(self.score(P, self.p["smoothing"]), axis=1)
+        return z[:, -1] - z[:, -2] if self.p["reading"] == "current" else self.support(P, y, self.p["smoothing"])
+
+    def flips(self, P: np.ndarray, y: int) -> np.ndarray:
+        """1 where another class leads by more than the resolution, 0 where none does, -1 where rounding decides."""
+        over = -self.support(P, y) / self.resolution - 1
+        return np.where(np.abs(over) <= 1e-3, -1, over > 0).astype(int)
+
+    def may_lead(self, P: np.ndarray, y: int) -> list[Any]:
+        """The classes that a state may go to when y loses it: within the resolution, rivals are tied."""
+        z = self.score(P[None])[0]
+        best = np.delete(z, y).max() - 1.001 * self.resolution
+        return [c for j, c in enumerate(self.classes) if j != y and z[j] >= best]
+
+# --- claims and blocks, asked again -----------------------------------------------------------------------------
+
+def certify(e: Evidence, rule: Rule, y: dict[int, int], paths: Any = None) -> dict[int, Document]:
+    """What the model says about the rows of `y`: along the given paths, or along those of the largest drops."""
+    p, G, K, own = e.p, range(len(e.groups)), e.p["depth"], {}
+    n, operators = len(p["severities"]), p["operators"]
+    for i, _, P in e.ask_each(list(y), lambda i: [e.cells[i], *(e.move(i, [g]) for g in G)]):
+        m, sure = rule.margin(P, y[i]), P[:, y[i]]
+        rank = sorted(G, key=lambda g: (e.gone[i][g], -np.rint((m[0] - m[1 + g]) / rule.resolution), g))
+        own[i] = {"P": P[0], "margin": m[0], "confidence": sure[0], "order": paths[i] if paths else rank,
+                  "one_step_drop": m[0] - m[1:], "one_step_confidence_drop": sure[0] - sure[1:]}
+
+    def stress(i: int) -> list[Any]:
+        order = own[i]["order"]
+        moved = [G if o == "attenuate_all" else order[: int(o[13:])] for o in operators]
+        fading = [e.move(i, groups, s) for groups in moved for s in p["severities"]]
+        return [e.move(i, order[:k]) for k in range(1, K + 1)] + fading
+
+    for i, _, P in e.ask_each(list(y), stress):
+        m, flips = rule.margin(P, y[i]), list(rule.flips(P, y[i]))
+        parts = {o: slice(K + j * n, K + j * n + n) for j, o in enumerate(operators)}
+        own[i] |= {"path_margin": [own[i]["margin"], *m[:K]], "flips": flips[:K], "path_P": P[:K],
+                   "faded": list(m[parts["attenuate_all"]]) if "attenuate_all" in parts else [],
+                   **{f"flips_{o}": flips[part] for o, part in parts.items()}}
+    return own
+
+def may_be_first(at: int, flips: Sequence[int]) -> bool:
+    """Whether the first flip may be at this place; at the end: whether there may be none."""
+    return 0 <= at <= len(flips) and 1 not in flips[:at] and (at == len(flips) or flips[at] != 0)
+
+def cut_fading(p: Document, own: Document, row: Document) -> list[float]:
+    return own["faded"][: p["severities"].index(s) if (s := row.get("lambda_attenuate_all")) else None]
+
+def find_tolerances(p: Document, own: Document) -> dict[str, float]:
+    (v1, v2, v3), m = p["exposure_weights"], abs(own["margin"]) + 1e-8
+    t = p["resolution"] * (1 + max(map(abs, own["path_margin"])) / 1000)
+    c = min(t * (2 + max(own["path_collapse"])) / m, 1.0 if p["reading"] == "support" else math.inf)
+    i = t * (2 * len(p["groups"]) + own["independent_loss"]) / m
+    e = (v1 * c + v2 * i) * (v1 + v2 + v3) / (v1 + v2 or 1)
+    e = min((v1 + v3) * c + v2 * i, 1.0) if "attenuate_all" in p["operators"] else e
+    scores = {"path_collapse": c, "rcma": c, "fds": p["weights"][0] * c, "independent_loss": i,
+              "common_loss": min(c, 1.0), "exposure": e}
+    return {"confidence": t, "margin": t, "path_margin": t, "fade_margin": t, "one_step_drop": 2 * t,
+            "one_step_confidence_drop": 2 * t, **{name: tolerance + 1e-12 for name, tolerance in scores.items()}}
+
+class Recomputation:
+    """The rows that are asked again: place among the rows given -> claims, with those of blocks under their names."""
+
+    def __init__(self, e: Evidence, rule: Rule, folder: Folder, rows: dict[int, Document], limit: int, random: Any):
+        self.e, self.rule, self.folder, self.rows, self.limit, self.random = e, rule, folder, rows, limit, random
+        self.f, self.y = folder.f, {i: e.classes.index(row["predicted"]) for i, row in rows.items()}
+
+    def with_block(self, name: str) -> dict[int, int]:
+        return {i: self.y[i] for i, row in self.rows.items() if name in row}
+
+    def ask_claims(self) -> None:
+        """Classes, paths and thresholds exactly, numbers within tolerance."""
+        f, e, rule, p, full, K = self.f, self.e, self.rule, self.e.p, self.folder.full, self.e.p["depth"]
+        paths = {i: [e.group_names.index(g) for g in row["path"]] for i, row in self.rows.items()}
+        for i, own in certify(e, rule, self.y, paths).items():
+            row, gone, path, at = self.rows[i], e.gone[i], paths[i], f"row {self.rows[i]['id']}"
+            k, here = row["flip_budget"], row["already_missing"]
+            stands = rule.support(own["P"][None], self.y[i])[0] >= -1.001 * rule.resolution
+            f.check("the classes predicted", stands, at, row["predicted"], own["P"])
+            missing = [name for name, there in zip(e.rows.fields, e.rows.missing[i], strict=True) if there]
+            f.check("the fields already missing", here == missing, at, here, missing)
+            # Drops that agree within the tolerance may round to neighbouring units; no other order is accepted.
+            drops = np.array([(row if full else own)["one_step_drop"], own["one_step_drop"]]) / rule.resolution
+            low, high = np.rint(drops.min(axis=0) - 1e-6), np.rint(drops.max(axis=0) + 1e-6)
+            pairs = [*itertools.pairwise(path), *((path[-1], g) for g in range(len(gone)) if g not in path)]
+            first, last = ([(there, 0 if there else -d, g) for g, (there, d) in enumerate(zip(gone, drop, strict=True))]
+                           for drop in (high, low))
+            fits = len(set(path)) == len(path) == K and all(first[a] <= last[b] for a, b in pairs)
+            f.check("the order of paths", fits, at, row["path"], own["one_step_drop"])
+            fits = may_be_first(k - 1, own["flips"]) and row["flipped"] == (k <= K)
+            f.check("the flip budgets", fits, at, k, own["flips"])
+            for o in p["operators"]:
+                s, flips = row[f"lambda_{o}"], own[f"flips_{o}"]
+                fits = may_be_first(len(flips) if s is None else p["severities"].index(s), flips)
+                f.check("the severities that flip", fits, f"{o} of {at}", s, flips)
+            rivals = [rule.may_lead(P, self.y[i]) for P in own["path_P"]]
+            ends = [r[0] if flip == 1 else row["predicted"] for r, flip in zip(rivals, own["flips"], strict=True)]
+            own |= {"fade_margin": cut_fading(p, own, row), "path_predicted": [row["predicted"], *ends]}
+            if full:
+                steps = zip(row["path_predicted"][1:], own["flips"], rivals, strict=True)
+                fits = all((c == row["predicted"] and flip != 1) or (flip != 0 and c in r) for c, flip, r in steps)
+                fits = fits and (row["predicted"], row["margin"]) == (row["path_predicted"][0], row["path_margin"][0])
+                f.check("the classes along paths", fits, at, row["path_predicted"], own["path_predicted"])
+            own |= derive(p, {**row, **own})
+            for name, tolerance in find_tolerances(p, own).items():
+                if full or name not in LISTS:
+                    near = find_difference(row[name], own[name]) <= tolerance
+                    f.check(f"the values of {name}", near, at, row[name], own[name])
+            if not full:
+                told = {**row, **{name: own[name] for name in ("confidence", *LISTS)}}
+                f.check("the digests of summaries", row["digest"] == self.folder.hash_claims(told), at)
+
+    def ask_lattice(self) -> None:
+        """Every set of groups by size, as far as the limit of states goes."""
+        f, e, groups, d = self.f, self.e, self.e.group_names, self.folder.m["blocks"]["lattice"]
+        rates, events, reach = d["rates"], d["events"], {}
+
+        def list_sets(i: int) -> list[Any]:
+            block = self.rows[i]["lattice"]
+            pairs = zip(e.cells[i], e.base, strict=True)
+            differs = [not (a == b or (is_missing(a) and is_missing(b))) for a, b in pairs]
+            live = [g for g, columns in enumerate(e.groups) if any(differs[j] and not e.absent[i, j] for j in columns)]
+            ends = {MINIMUM: block["smallest_size"], NONE_SMALL: d["max_size"]} if not rates else {}
+            wanted = ends.get(block["smallest_state"])
+            size, n = 0, len(live)
+            while size < min(n, wanted or n) and sum(math.comb(n, k) for k in range(size + 2)) <= self.limit:
+                size += 1
+            sets = [s for k in range(size + 1) for s in itertools.combinations(live, k)]
+            reach[i] = (live, size, len(sets))
+            if rates and size < n:
+                lost = self.random.random((self.limit, len(groups))) < np.array([rates[g] for g in groups])
+                sets += [tuple(np.flatnonzero(one)) for one in lost]
+            sets += [tuple(map(groups.index, event["groups"])) for event in events or ()]
+            return [*sets, tuple(map(groups.index, block["smallest_set"]))]
+
+        for i, sets, P in e.ask_each(list(self.with_block("lattice")), list_sets, e.move):
+            block, (live, size, end), at = self.rows[i]["lattice"], reach[i], f"row {self.rows[i]['id']}"
+            state, told, count = (block[f"smallest_{name}"] for name in ("state", "size", "count"))
+            flips, named, found = self.rule.flips(P, self.y[i]), sets[-1], state in (MINIMUM, BOUND)
+            failing = [s for s, flip in zip(sets[:end], flips[:end], strict=True) if flip == 1]
+            fits = told == (len(named) if found else None) and bool(named) == found and len(named) <= d["max_size"]
+            fits, names = fits and not any(e.gone[i][g] for g in named), block["smallest_set"]
+            f.check("failing sets are of groups that are there", fits, at, names)
+            f.check("the sets named fail", not found or flips[-1] != 0, at, names, "no flip")
+            least = told if found else d["max_size"] + 1 if state == NONE_SMALL else math.inf
+            smaller = [[groups[g] for g in s] for s in failing if len(s) < least]
+            f.check("no smaller set fails", not smaller, at, block["smallest_set"] or state, smaller[:1])
+            if size == len(live) or size >= (told if state == MINIMUM else least):
+                number, unsure = sum(len(s) == told for s in failing), int((flips[:end] < 0).sum())
+                fits = state not in (BOUND, OPEN) and count is not None and number <= count <= number + unsure * found
+                fits = fits and (unsure or not found or named == next((s for s in failing if len(s) == told), ()))
+            else:
+                f.leave("of rows: that no smaller set fails, or how many do; too many sets", 1)
+                fits = count is None or state == MINIMUM or (count == 0 and not found)
+            own = f"{len(failing)} of up to {size} of {len(live)} groups"
+            f.check("states and counts of failing sets, and which is first", fits, at, (state, count), own)
+            if rates or events:
+                self.compare_rates(i, live, sets, P, flips, end, size == len(live))
+
+    def compare_rates(self, i: int, live: Any, sets: Any, P: Any, flips: Any, end: int, every: bool) -> None:
+        """Failure probabilities: over all sets, over the recorded events, or roughly over draws of ours."""
+        f, groups, d, block = self.f, self.e.group_names, self.folder.m["blocks"]["lattice"], self.rows[i]["lattice"]
+        rates, events, at, y = d["rates"], d["events"], f"row {self.rows[i]['id']}", self.y[i]
+        told, low, high, exact = (block[f"failure_{n}"] for n in ("probability", "low", "high", "exact"))
+        fits = 0 <= low <= told <= high <= 1 and (low == high or not exact)
+        f.check("failure probabilities lie in their intervals", fits, at, (low, told, high))
+        if rates and not every:
+            share = float((flips[end:-1] == 1).mean())
+            slack = 5 * math.sqrt(max(share * (1 - share), 1 / self.limit) / self.limit)
+            f.check("failure probabilities, roughly", low - slack <= share <= high + slack, at, told, share)
+            return f.leave("of rows: the failure probability to the last digit; too many sets", 1)
+        part = slice(0, end) if rates else slice(-1 - len(events), -1)
+        each = [(rates[groups[g]], np.array([g in s for s in sets[part]])) for g in live] if rates else []
+        weights = math.prod((np.where(lost, r, 1 - r) for r, lost in each), start=np.ones(len(sets[part])))
+        weights = weights if rates else np.array([event["count"] for event in events], dtype=float)
+        weights /= weights.sum()
+        own, doubt = weights[flips[part] == 1].sum(), weights[flips[part] < 0].sum()
+        f.check("failure probabilities", exact and own - 1e-9 <= told <= own + doubt + 1e-9, at, told, own)
+        if block["expected_margin"] is not None and rates and (P > 1e-12).all():
+            support = (z := self.rule.score(P[part]))[:, y] - z[:, 1 - y]
+            mean, claimed = float(weights @ support), block["expected_margin"]
+            near = abs(mean - claimed) <= self.rule.resolution * (1 + abs(mean) / 1000)
+            f.check("expected margins", near, at, claimed, mean)
+
+    def list_units(self, mode: str, i: int) -> Iterator[tuple[str, list[Any], list[float]]]:
+        """The units of a mode: names, the states of row i, and their weights."""
+        e, p, fields = self.e, self.e.p["modes"], self.e.rows.fields
+        if mode == "lost":
+            yield from ((name, [e.move(i, [g])], [1.0]) for g, name in enumerate(e.group_names))
+        if mode == "outage":
+            states = [e.move(i, map(e.group_names.index, o["groups"])) for o in p["outages"]]
+            yield "the whole record", states, [o["count"] / sum(o["count"] for o in p["outages"]) for o in p["outages"]]
+        noisy = [j for j, c in enumerate(e.p["columns"]) if c["kind"] == "numeric" and c["spread"]]
+        for j in noisy if mode == "noisy" else ():
+            column, only = e.p["columns"][j], [e.sources[k] for k in noisy].count(e.sources[j]) == 1
+            name = fields[e.sources[j][0]] if only and len(e.sources[j]) == 1 else column["name"]
+            for sign, way in ((-1, "downward"), (1, "upward")):
+                states = [e.cells[i].copy(), e.cells[i].copy()]
+                for cells, part in zip(states, (1, 0.5), strict=True) if not e.absent[i, j] else ():
+                    cells[j] += sign * part * p["noise"] * column["spread"]
+                    cells[j] = float(np.rint(cells[j])) if column["name"] in p["whole"] else cells[j]
+                yield f"{name} ({way})", states, [0.5, 0.5]
+        for entry in p["catalogue"] if mode == "wrong" else ():
+            at = [fields.index(name) for name in entry["fields"]]
+            values = [dict(zip(at, map(e.rows.read, entry["fields"], v), strict=True)) for v in entry["values"]]
+            states = e.replace(i, values, e.groups[e.group_names.index(entry["group"])])
+            yield entry["group"], states, [n / sum(entry["counts"]) for n in entry["counts"]]
+        for entry in p["sentinels"] if mode == "sentinel" else ():
+            j, values = fields.index(entry["field"]), []
+            for value in entry["values"]:
+                scaled = re.fullmatch(r"x ([*/]) (\S+)", str(value)) if not e.rows.missing[i, j] else None
+                factor = float(scaled[2]) ** (1 if scaled[1] == "*" else -1) if scaled else 1.0
+                values.append({j: e.rows.cells[i][j] * factor if scaled else e.rows.read(entry["field"], value)})
+            yield entry["field"], e.replace(i, values, [k for k, s in enumerate(e.sources) if j in s]), entry["weights"]
+
+    def ask_modes(self) -> None:
+        """Every value of every unit."""
+        f, e, rule, p = self.f, self.e, self.rule, self.e.p["modes"]
+        for mode, names in self.folder.m["blocks"]["modes"]["units"].items():
+            asked: dict[int, Any] = {}
+
+            def list_states(i: int, mode: str = mode, asked: Any = asked) -> list[Any]:
+                asked[i] = list(self.list_units(mode, i))
+                return [e.cells[i], *(state for _, states, _ in asked[i] for state in states)]
+
+            for i, _, P in e.ask_each(list(self.with_block("modes")), list_states):
+                block, at, start, units = self.rows[i]["modes"], f"{mode} of row {self.rows[i]['id']}", 1, asked.pop(i)
+                m, flips, drops, chances = rule.margin(P, self.y[i]), rule.flips(P, self.y[i]), [], []
+                for _, states, weights in units:
+                    part, w = slice(start, start := start + len(states)), np.array(weights)
+                    drops.append(float(m[0] - w @ m[part]))
+                    chances.append((float(w @ (flips[part] == 1)), float(w @ (flips[part] != 0))))
+                own = [name for name, _, _ in units]
+                f.check("the units of modes", names == own and mode in p["declared"], at, names, own)
+                d = rule.resolution * (1 + (abs(m[0]) + max(map(abs, drops), default=0)) / 1000)
+                told, margin = block[f"mode_drop_{mode}"], abs(self.rows[i]["margin"]) + 1e-8
+                f.check("the drops of modes", find_difference(told, drops) <= 2 * d, at, told, drops)
+                loss = (0.5 if mode == "noisy" else 1) * sum(x for x in told if x > 0) / margin
+                own, claimed, told = 1 - math.exp(-loss), block[f"exposure_{mode}"], block[f"flip_chance_{mode}"]
+                f.check("the exposures to modes", abs(claimed - own) <= 1e-9, at, claimed, own)
+                near = (a - 1e-9 <= t <= b + 1e-9 for t, (a, b) in zip(told, chances, strict=False))
+                fits = len(told) == len(chances) and all(near)
+                f.check("the flip chances of modes", fits, at, told, chances)
+
+    def ask_baselines(self) -> None:
+        """Flip budgets and exposures under each other baseline."""
+        f, p, having = self.f, self.e.p, self.with_block("baselines")
+        names = self.folder.m["blocks"]["baselines"]["baselines"]
+        f.check("all baselines are compared", names == [p["baseline"], *p["alternatives"]], "baselines", names)
+        for name in names:
+            own = {}
+            if name != p["baseline"]:
+                e = Evidence(change_baseline(p, name), self.e.rows, self.e.model, self.e.classes)
+                own = certify(e, self.rule, having)
+            for i in having:
+                row, block, at = self.rows[i], self.rows[i]["baselines"], f"{name}, row {self.rows[i]['id']}"
+                k, exposure = block[f"flip_budget_{name}"], block[f"exposure_{name}"]
+                if not own:
+                    same = (row["flip_budget"], row["exposure"]) == (k, exposure)
+                    f.check("the declared baseline repeats the certificates", same, at)
+                    continue
+                one, grid = own[i], p["severities"]
+                fits = may_be_first(k - 1, one["flips"])
+                f.check("the flip budgets under other baselines", fits, at, k, one["flips"])
+                for o in p["operators"]:
+                    steps = zip(grid, one[f"flips_{o}"], strict=True)
+                    one[f"lambda_{o}"] = next((s for s, flip in steps if flip == 1), None)
+                one |= derive(e.p, {**one, "flip_budget": max(k, 1), "fade_margin": cut_fading(p, one, one)})
+                near = abs(one["exposure"] - exposure) <= find_tolerances(e.p, one)["exposure"]
+                f.check("the exposures under other baselines", near, at, exposure, one["exposure"])
+
+    def ask_intervals(self) -> None:
+        """The whole pipeline on raw rows: both sides of each end, what the catalogue has inside, more at random."""
+        f, e, rows, p, d = self.f, self.e, self.e.rows, self.e.p, self.folder.m["blocks"]["intervals"]
+        ranges = {r["field"]: [*(rows.read(r["field"], r[end]) for end in ("low", "high")), r["whole"]]
+                  for r in p["modes"]["ranges"]}
+        listed = {name: list(dict.fromkeys(v[k] for v in c["values"] if v[k] is not None))
+                  for c in p["modes"]["catalogue"] for k, name in enumerate(c["fields"])}
+        numeric = {x["name"] for x in p["fields"] if x["kind"] == "numeric"}
+        parts = ("value", "low", "high", "below", "above", "categories")
+        at = [rows.fields.index(name) for name in d["fields"]]
+
+        def list_points(i: int) -> list[tuple[int, Any, Any]]:
+            """(field, value, None or the class it flips to)"""
+            fields = enumerate(d["fields"])
+            return [(at[k], v, to) for k, name in fields for v, to in list_field(i, k, name, rows.cells[i][at[k]])]
+
+        def list_field(i: int, k: int, name: str, x: Any) -> list[tuple[Any, Any]]:
+            block, where = self.rows[i]["intervals"], f"{name} in row {self.rows[i]['id']}"
+            gone, state = bool(rows.missing[i, at[k]]), block["interval_state"][k]
+            texts = [block[f"interval_{part}"][k] for part in parts]
+            value, low, high, below, above, categories = read = [None if t is None else json.loads(t) for t in texts]
+            written = [None if v is None else json.dumps(v, ensure_ascii=False, separators=(",", ":")) for v in read]
+            known, ordered = name in ranges or name in listed, name in ranges or name in numeric
+            found = state in ("exact", "bracketed")
+            cell = None if gone or (ordered and not found) else rows.write(x)
+            fits = written == texts and (state == "unlisted") == (not known) and value == cell
+            fits = fits and (not known or (state == "missing") == gone) and (below is above is None or found)
+            fits = fits and (low is None) == (high is None) != (found and ordered)
+            fits = fits and (categories is None) != (found and not ordered)
+            fits = fits and (state != "exact" or not ordered or d["engine"] in ("trees", "linear"))
+            if state == "not whole":
+                whole, dated = ranges[name][2], name in rows.dates
+                odd = len(rows.write(x)) > 10 if dated else x % 1 != 0 if whole else float(np.float32(x)) != x
+                fits = fits and ordered and odd
+            f.check("states and values of intervals", fits, where, (state, *texts), cell)
+            if not found or not fits:
+                return []
+            values = [rows.read(name, v) for v in listed.get(name, ())]
+            if not ordered:
+                moved = dict(map(tuple, categories))
+                own = [v for v in values if v in moved]
+                f.check("categories are the catalogue's, in order", list(moved) == own, where, categories, own)
+                return [(v, moved.get(v)) for v in values]
+            x, low, high = rows.read(name, value), rows.read(name, low), rows.read(name, high)
+            flips, (start, end, whole) = [f_ and (rows.read(name, f_[0]), f_[1]) for f_ in (below, above)], ranges[name]
+            tried = sorted({*values, start, end})
+            near = [max((v for v in tried if v < low), default=None), min((v for v in tried if v > high), default=None)]
+            inside, beside = [v for v in tried if low <= v <= high], low in (*tried, x) and high in (*tried, x)
+            if state == "exact":
+                *near, more = rows.list_near(name, low, high, whole, name in d["single"], self.limit // 4, self.random)
+                inside, beside = inside + more, True
+                if not whole or len(more) < (high - low) / (near[1] - high):
+                    f.leave("of exact intervals: values inside that were not asked", 1)
+            for flip, next_, own, last in zip(flips, near, (low, high), (min(start, x), max(end, x)), strict=True):
+                beside = beside and (flip[0] == next_ if flip else own == last)
+            beside = beside and low <= x <= high
+            f.check("intervals end beside their flips, or with the range", beside, where, texts, near)
+            return [*((v, None) for v in (*inside, low, high)), *(flip for flip in flips if flip)]
+
+        def put(i: int, point: tuple[int, Any, Any]) -> Any:
+            row = rows.cells[i].copy()
+            row[point[0]] = point[1]
+            return row
+
+        for i, points, P in e.ask_each(list(self.with_block("intervals")), list_points, put, raw=True):
+            for (j, value, to), flip, answer in zip(points, self.rule.flips(P, self.y[i]), P, strict=True):
+                fits = flip != 1 if to is None else flip != 0 and to in self.rule.may_lead(answer, self.y[i])
+                told = f"{rows.fields[j]} = {value} in row {self.rows[i]['id']}"
+                own = "flips" if flip else "holds"
+                f.check("the decision inside intervals and beyond", fits, told, to or "holds", own)
+
+def change_baseline(p: Document, name: str) -> Document:
+    """The protocol under one of its other baselines."""
+    other = p["alternatives"][name]
+    if name != "missing":
+        columns = [{**c, "baseline": v} for c, v in zip(p["columns"], other["values"], strict=True)]
+        return {**p, "baseline": name, "artificial": other["artificial"], "columns": columns}
+    spreads = other.get("spreads") or [c["spread"] for c in p["columns"]]
+    columns = [{"name": x["name"], "kind": x["kind"], "baseline": None, "spread": s}
+               for x, s in zip(p["fields"], spreads, strict=True)]
+    return {**p, "space": "raw", "baseline": name, "columns": columns, "groups": other.get("groups", p["groups"])}
+
+# --- what the model and the training rows show of the protocol ------------------------------------------------------
+
+def check_model(f: Result, e: Evidence, random: Any) -> None:
+    """Answers that depend on company, baselines called refused, and columns made from other fields than it says."""
+    p, rows, n = e.p, e.rows, len(e.cells)
+    picked = random.permutation(n)[:24].tolist()
+    states = [e.move(i, np.flatnonzero(random.random(len(e.groups)) < 0.5)) for i in picked]
+    alone = np.concatenate([e.ask([state]) for state in states])
+    f.check("the model answers alike in company and alone", np.abs(e.ask(states) - alone).max() <= 1e-6, "changed rows")
+    large = any(isinstance(v, int) and abs(v) > 2**53 for row in rows.cells for v in row)  # no column holds NaN beside
+    if "missing" in p["refused"] and not large:
+        try:
+            answers = np.isfinite(e.ask([np.full(len(rows.fields), math.nan, dtype=object)], raw=True)).all()
+        except Exception:  # whatever the model raises is its refusal
+            answers = False
+        f.check("refused baselines", not answers, "the model answers where everything is missing")
+    if e.raw or not p["inputs"]:
+        return
+    for entry in (entry for entry in p["modes"]["catalogue"] if len(entry["fields"]) == 1):
+        name, j = entry["fields"][0], rows.fields.index(entry["fields"][0])
+        own = [c for c, at in enumerate(e.sources) if at == [j] and p["columns"][c]["kind"] == "nominal"]
+        changed = [rows.cells[0].copy() for _ in entry["values"]]
+        for row, (value,) in zip(changed, entry["values"], strict=True):
+            row[j] = rows.read(name, value)
+        base = np.array([e.base[c] for c in own])
+        same = np.isclose(e.make_matrix(changed)[:, own], base, rtol=0, atol=1e-9).all(axis=1)
+        fits = same[0] if p["baseline"] in ("typical", "median") else same.any() or name in p["artificial"]
+        told = f"{name}: {base} is not the encoding of {entry['values'][0][0]!r}, or of none and not called artificial"
+        f.check("nominal baselines", fits or p["baseline"] in ("zero", "explicit"), told)
+    for j, name in enumerate(rows.fields):
+        for i in picked[:12]:
+            changed = [rows.cells[i].copy() for _ in range(9)]
+            others = [math.nan, *(rows.cells[other][j] for other in random.permutation(n)[:8])]
+            for row, value in zip(changed, others, strict=False):
+                row[j] = value
+            try:
+                made = e.make_matrix(changed)
+            except ValueError:  # the preprocessing takes no missing value here
+                made = e.make_matrix(changed[1:])
+            moved = (~np.isclose(made, e.cells[i], rtol=0, atol=1e-9, equal_nan=True)).any(axis=0)
+            strange = [e.names[c] for c in np.flatnonzero(moved) if j not in e.sources[c]]
+            told = f"{name} moves {strange[:3]}"
+            f.check("columns are made from the fields that the protocol names", not strange, told)
+
+def check_training(f: Result, p: Document, source: Any, model: Document, classes: list[Any]) -> None:
+    """Fit again what the protocol says of its training rows."""
+    e = Evidence(p, rows := Rows(source, None, p), model, classes)
+    same = p["training_digest"] == find_root(rows.digest(False)) and p["training_rows"] == len(rows.cells)
+    f.check("the training rows", same, "the digest")
+    for c, column in enumerate(p["columns"]):
+        cells = [row[c] for row in e.cells if not is_missing(row[c])] if column["kind"] == "numeric" else ()
+        if p["baseline"] in ("typical", "mean", "median") and len(cells):
+            known = np.array(cells, dtype=float)
+            own = float(np.median(known)) if p["baseline"] == "median" else math.fsum(known) / len(known)
+            told, spread = (column["baseline"], column["spread"]), float(np.std(known))
+            own = float(np.rint(own)) if e.whole[c] or (p["baseline"] == "typical" and (known % 1 == 0).all()) else own
+            near = max(abs(own - told[0]), abs(spread - (told[1] or 0.0))) <= 1e-9 * max(spread, abs(own))
+            f.check("baselines and spreads of numbers", near, column["name"], told, (own, spread))
+    for entry in p["modes"]["ranges"]:
+        known = [v for v in (row[rows.fields.index(entry["field"])] for row in rows.cells) if not is_missing(v)]
+        own, told = [rows.write(min(known)), rows.write(max(known))], [entry["low"], entry["high"]]
+        f.check("training ranges", own == told, entry["field"], told, own)
+    for entry in p["modes"]["catalogue"]:
+        at, counts = [rows.fields.index(name) for name in entry["fields"]], {}
+        for row in rows.cells:
+            key = tuple(None if is_missing(row[j]) else rows.write(row[j]) for j in at)
+            counts[key] = counts.get(key, 0) + 1
+        own = [counts.get(tuple(v), 0) for v in entry["values"]]
+        texts = len(at) == 1 and p["fields"][at[0]]["type"] in ("text", "boolean")
+        fits = own == entry["counts"] if texts else len(at) == 1 or all(own)
+        f.check("catalogues hold values of training rows", fits, entry["group"], entry["counts"], own)
+
+# --- the whole check, and the command -------------------------------------------------------------------------------
+
+def check(folder: Any, rows: Any, predict_proba: Any, *, transform: Any = None, predict_cells: Any = None,
+          ids: Any = None, train: Any = None, sample: int | None = None, limit: int = 4096,
+          seed: int | None = None) -> Result:
+    """Check an audit folder or evidence pack; a stressed matrix is made by `transform` and asked of `predict_cells`."""
+    f, model = Result(), {"predict_proba": predict_proba, "transform": transform, "predict_cells": predict_cells}
+    with tempfile.TemporaryDirectory() as scratch, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            place = Path(folder)
+            if place.is_file():
+                zipfile.ZipFile(place).extractall(scratch)
+                place = Path(scratch)
+            place = place if (place / "manifest.json").exists() or not (place / "audit").exists() else place / "audit"
+            try:
+                read = Folder(place, f)
+            except (ArithmeticError, LookupError, TypeError, ValueError, struct.error, pa.ArrowException) as error:
+                raise Refused(f"it contradicts itself or the format: {type(error).__name__}: {error}") from None
+            check_rows(read, Rows(rows, ids, read.p), model, train, sample, limit, np.random.default_rng(seed))
+        except Refused as error:
+            f.check("the audit can be read", False, error)
+        except (CannotCheck, OSError) as error:
+            f.unable = str(error)
+    return f
+
+def check_rows(folder: Folder, given: Rows, model: Document, train: Any, sample: Any, limit: int, random: Any) -> None:
+    f, p, m, claims, ids = folder.f, folder.p, folder.m, folder.rows, given.ids
+    if not set(claims) <= set(ids):
+        raise CannotCheck("the rows given are not those of the audit: name the column of ids, or give the audited rows")
+    whole, content = m["rows"] == m["input"]["rows"], given.digest(False)
+    own = find_root([digest for digest, id_ in zip(given.digest(True), ids, strict=True) if id_ in claims or not whole])
+    told = m["input"]["digest"]
+    f.check("the rows are those that were audited", told == own, "input digest", told, own)
+    if not whole:
+        f.leave("audited rows whose certificates are not here", m["input"]["rows"] - m["rows"])
+    e, rule = Evidence(p, given, model, folder.classes), Rule(p, folder.classes)
+    having, n = [i for i, id_ in enumerate(ids) if id_ in claims], len(claims)
+    s = min(n, sample or n)
+    check_model(f, e, random)
+    if s < n:
+        bad = max(1, n // 100)
+        escape = math.comb(n - bad, s) / math.comb(n, s)
+        f.leave(f"rows not asked again; {bad} false of {n} escape a sample of {s} with probability {escape:.2g}", n - s)
+    picked = sorted(random.permutation(having)[:s].tolist())
+    again = Recomputation(e, rule, folder, {i: claims[ids[i]] for i in picked}, limit, random)
+    again.ask_claims()
+    for name, d in m["blocks"].items():
+        if d["rows"] and d["rows"]["by"] == "content" and whole:
+            sure = [i for i in having if claims[ids[i]]["confidence"] >= p["min_confidence"]]
+            sure.sort(key=lambda i: (content[i][:39], hash_id(ids[i])))
+            own = sorted((ids[i] for i in sure[: d["rows"]["most"]]), key=hash_id)
+            f.check(f"which rows have {name}", folder.order[name] == own, name, folder.order[name], own)
+        getattr(again, f"ask_{name}")()
+    f.leave("that the model bears the fingerprint in the manifest: what it answers was compared")
+    f.leave("how the audit was made: its engine, evaluations and versions")
+    if train is None:
+        f.leave("that baselines, ranges and catalogue come from the training rows: none were given")
+    else:
+        check_training(f, p, train, model, folder.classes)
+
+def load_model(path: Path) -> dict[str, Any]:
+    """What to ask of a model file. Loading it runs its author's code."""
+    if path.suffix == ".skops":
+        import skops.io
+
+        model = skops.io.load(path, trusted=skops.io.get_untrusted_types(file=path))
+    else:
+        import joblib
+
+        model = joblib.load(path)
+    return take_apart(model)
+
+def take_apart(model: Any) -> dict[str, Any]:
+    """The callables of a fitted estimator; of a pipeline those before and of its last step."""
+    while hasattr(model, "best_estimator_"):
+        model = model.best_estimator_
+    *_, last = [step for _, step in model.steps] if hasattr(model, "steps") else [model]
+
+    def ask(X: Any) -> Any:
+        """XGBoost hands out probabilities in single precision: take the raw score, and the link in double precision."""
+        if not hasattr(last, "get_booster"):
+            return last.predict_proba(X)
+        z = np.asarray(last.predict(X, output_margin=True), dtype=float)
+        z = np.stack([np.zeros_like(z), z], axis=1) if z.ndim == 1 else z
+        odds = np.exp(z - z.max(axis=1, keepdims=True))
+        return odds / odds.sum(axis=1, keepdims=True)
+
+    if last is model or len(model.steps) == 1:
+        return {"predict_proba": ask, "predict_cells": ask}
+    before = model[:-1].transform
+    return {"predict_proba": lambda X: ask(before(X)), "transform": before, "predict_cells": ask}
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser("fragility_check", description="Check an audit without the library that made it.")
+    parser.add_argument("audit", type=Path, help="audit folder, evidence pack, or its archive")
+    parser.add_argument("model", type=Path, help="model file (skops, joblib, pickle); loading runs its author's code")
+    parser.add_argument("rows", help="the audited rows, Parquet or CSV")
+    parser.add_argument("--train", help="the training rows")
+    parser.add_argument("--id", dest="ids", help="the column of ids; default: the rows' index")
+    parser.add_argument("--sample", type=int, help="ask so many rows again, chosen at random")
+    parser.add_argument("--limit", type=int, default=4096, help="states asked per row in a search for failing sets")
+    args = vars(parser.parse_args(argv))
+    found = check(args.pop("audit"), args.pop("rows"), **load_model(args.pop("model")), **args)
+    print(found)
+    return found.exit_code
+
+if __name__ == "__main__":
+    sys.exit(main())
