@@ -512,9 +512,9 @@ class Rows:
             gaps, texts = len(known) < len(values), any(isinstance(v, str) for v in known)
             if isinstance(like, self.pd.CategoricalDtype):
                 like = self.pd.CategoricalDtype(dict.fromkeys([*like.categories, *known]))
-            elif (like.kind in "iufb" and texts) or (like.kind == "b" and gaps):
+            elif like.kind in "iufb" and texts:
                 like = object
-            elif like.kind in "iu" and (gaps or any(v % 1 for v in known)):
+            elif (like.kind == "b" and gaps) or (like.kind in "iu" and (gaps or any(v % 1 for v in known))):
                 like = float
             made[name] = values.astype(like)
         return self.pd.DataFrame(made)
