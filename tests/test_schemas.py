@@ -206,7 +206,7 @@ def describe_place(document: Document, example: Any, path: tuple[Any, ...]) -> s
         told = refusal(document, change(example, path, lambda here, last: here.pop(last)))
         lacking = f"{document.what} lacks the field {name!r}"
         absent = "allowed" if told is None else "refused" if told.startswith(lacking) else told
-    then = min(others, key=len) if others else ""
+    then = min(others, key=lambda told: (len(told), told), default="")
     cells = (f"`{name}`", next(iter(expected), "anything"), ", ".join(taken) or "-", absent, then)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
