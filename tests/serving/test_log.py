@@ -727,4 +727,4 @@ def test_the_manifest_of_a_log_is_small_json(case, tmp_path) -> None:
     with open_log(case, tmp_path / "log") as log:
         log.append(entry(case, slice(0, 2)))
     manifest = json.loads((tmp_path / "log" / "audits" / "000001" / "manifest.json").read_text())
-    assert manifest["rows"] == manifest["input"]["rows"] == 2 and manifest["lattice"] is None
+    assert manifest["rows"] == manifest["input"]["rows"] == 2 and manifest["blocks"] == {}
