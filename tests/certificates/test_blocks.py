@@ -111,6 +111,7 @@ KINDS: dict[str, tuple[dict[str, Any] | None, dict[str, Any] | None, tuple[str, 
     "lattice": ({"lattice": True}, {"lattice": None}, ("smallest_count", 7)),
     "modes": ({"modes": True}, {"modes": 5}, ("flip_chance_noisy", 1.0)),
     "intervals": ({"intervals": True}, {"intervals": 5}, ("interval_value", None)),
+    "any_value": ({"any_value": True}, {"any_value": 5}, ("any_value_chance_two", 0.5)),
     "baselines": (None, {"baselines": True}, ("exposure_mean", 0.5)),
     "toy": ({}, {"rates": 0.1}, ("toy_margin", 0.25)),
 }
@@ -342,7 +343,8 @@ def test_nothing_covered(case, model_and_rows, tmp_path) -> None:
 
 def test_the_toy_stands_with_all_others(model_and_rows, tmp_path) -> None:
     model, X, protocol = model_and_rows
-    options: dict[str, Any] = {"rates": 0.1, "modes": 4, "intervals": True, "baselines": True}
+    options: dict[str, Any] = {"rates": 0.1, "modes": 4, "intervals": True, "any_value": True}
+    options["baselines"] = True
     certs = fg.audit(model, X, protocol, **options)
     assert list(certs.blocks) == list(BLOCKS)
     X.to_parquet(tmp_path / "rows.parquet")

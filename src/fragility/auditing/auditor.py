@@ -60,7 +60,7 @@ class Auditor:
         As in :func:`audit`.
     lattice : bool, optional
         As in :func:`audit`, but False by default: no smallest failing sets.
-    rates, modes, intervals
+    rates, modes, intervals, any_value
         As in :func:`audit`.
 
     Raises
@@ -96,6 +96,7 @@ class Auditor:
         rates: Any = None,
         modes: Wanted = None,
         intervals: Wanted = None,
+        any_value: bool | int | None = None,
     ) -> None:
         if not isinstance(protocol, Protocol):
             raise ProtocolError(
@@ -105,8 +106,14 @@ class Auditor:
         self._model = Model.wrap(model)
         self._protocol = protocol
         self._engine = engine
-        blocks = {"lattice": lattice, "rates": rates, "modes": modes, "intervals": intervals, "baselines": False}
-        self._blocks: Requests = blocks
+        self._blocks: Requests = {
+            "lattice": lattice,
+            "rates": rates,
+            "modes": modes,
+            "intervals": intervals,
+            "any_value": any_value,
+            "baselines": False,
+        }
         self._byte_budget = byte_budget
         self._space = protocol.evidence
         self._reads_codes = False  # of categories, and not their values

@@ -74,6 +74,7 @@ def audit_files(
     rates: Any = None,
     modes: Wanted = None,
     intervals: Wanted = None,
+    any_value: bool | int | None = None,
     baselines: bool | None = None,
     protocol_signature: str | os.PathLike[str] | None = None,
     csv: CsvFormat | None = None,
@@ -117,6 +118,8 @@ def audit_files(
         As in :func:`audit`.
     modes, intervals : bool, int or sequence of str, optional
         As in :func:`audit`. A number of confident rows costs as much however many rows there are.
+    any_value : bool or int, optional
+        As in :func:`audit`.
     baselines : bool, optional
         Whether to compute the finding again under other baselines, as :func:`compare_baselines` does and at its cost;
         by default if that can be done.
@@ -192,7 +195,14 @@ def audit_files(
             engine=engine,
             claims=claims,
             byte_budget=byte_budget,
-            wanted={"lattice": lattice, "rates": rates, "modes": modes, "intervals": intervals, "baselines": baselines},
+            wanted={
+                "lattice": lattice,
+                "rates": rates,
+                "modes": modes,
+                "intervals": intervals,
+                "any_value": any_value,
+                "baselines": baselines,
+            },
         )
     with writing_into(out, patience=0.0) as (folder, alone), progress_bar("auditing", progress) as report:
         journal, maker = Journal(folder), PartMaker(auditor, found)

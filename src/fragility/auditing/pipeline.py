@@ -75,6 +75,7 @@ def audit(
     rates: Any = None,
     modes: Wanted = None,
     intervals: Wanted = None,
+    any_value: bool | int | None = None,
     baselines: bool | None = False,
 ) -> Certificates:
     """Return one certificate for each row of ``X`` under ``protocol``.
@@ -112,6 +113,9 @@ def audit(
         Which stability intervals to find, as :func:`find_stability_intervals` does: True for those of all fields, or of
         some by name, for every row; a whole number for all fields of at most so many confident rows, the most exposed
         ones. By default none. The certificates then hold the values of these fields.
+    any_value : bool or int, optional
+        How many groups must change, to any values, before a decision flips, as :func:`find_any_value_budgets` finds it:
+        True for every row; a whole number for at most so many confident rows, the most exposed ones. By default none.
     baselines : bool, optional
         Whether to compute the finding again under other baselines, as :func:`compare_baselines` does and at its cost;
         None if that can be done. By default it is not.
@@ -133,6 +137,7 @@ def audit(
     find_failing_sets : The search behind ``lattice``, with all its options.
     assess_modes : What ``modes`` adds, without certificates.
     find_stability_intervals : What ``intervals`` adds, without certificates.
+    find_any_value_budgets : What ``any_value`` adds, without certificates.
     assess_reliability : What ``rates`` adds, and what each field has to do with it.
 
     Examples
@@ -152,7 +157,8 @@ def audit(
             "protocol = Protocol.fit(model, X_train), and call audit(model, X, protocol)"
         )
     rows = bind(Model.wrap(model), X, protocol, ids)
-    wanted = {"lattice": lattice, "rates": rates, "modes": modes, "intervals": intervals, "baselines": baselines}
+    wanted = {"lattice": lattice, "rates": rates, "modes": modes, "intervals": intervals, "any_value": any_value}
+    wanted["baselines"] = baselines
     auditor = PartAuditor.of(rows, protocol, engine, byte_budget).with_blocks(wanted, rows, engine)
     return add_blocks(certify_rows(auditor, rows, progress), auditor, rows, progress)
 

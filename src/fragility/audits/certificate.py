@@ -8,6 +8,7 @@ from typing import Any
 
 from fragility.base.errors import CertificateError
 from fragility.base.text import escape_controls
+from fragility.blocks.any_value import AnyValueBudget
 from fragility.blocks.block import AuditBlock
 from fragility.blocks.claims import ALONG_THE_PATH, PER_STEP, present_path
 from fragility.blocks.lattice.values import UNSEARCHED, LatticeOfRow
@@ -105,6 +106,8 @@ class Certificate:
         the row has no modes block.
     intervals : mapping of str to StabilityInterval or None
         By raw field: how far its value may move before the decision flips; None where the row has no intervals block.
+    any_value : AnyValueBudget or None
+        How many groups must change, to any values, before it flips; None where the row has no any_value block.
     blocks : mapping of str to object
         What every block says of this row, by name; None where the audit has the block and this row has not.
     block_digests : mapping of str to str
@@ -189,6 +192,12 @@ class Certificate:
     def intervals(self) -> Mapping[str, StabilityInterval] | None:
         """By raw field, how far it may move; None where the row has no intervals block."""
         found: Mapping[str, StabilityInterval] | None = self.blocks.get("intervals")
+        return found
+
+    @property
+    def any_value(self) -> AnyValueBudget | None:
+        """How many groups must change, to any values, before it flips; None where the row has no any_value block."""
+        found: AnyValueBudget | None = self.blocks.get("any_value")
         return found
 
     @property
@@ -339,6 +348,8 @@ class Certificate:
         margin = None if self.expected_margin is None else f"{self.expected_margin:+.3f}"
         block = {"smallest failing set": self.smallest(), "outages": self.chance(), "expected margin": margin}
         lines += [f"     {what}: {told}" for what, told in block.items() if told is not None]
+        if self.any_value is not None:
+            lines.append(escape_controls(f"     whatever the value: {self.any_value.sentence()}"))
         lines += [f"     {sentence}" for sentence in self.mode_sentences()]
         lines += [escape_controls(f"     {sentence}") for sentence in self.interval_sentences()]
         return "\n".join(lines)

@@ -24,6 +24,7 @@ from fragility.audits.manifest import Manifest
 from fragility.base.arrays import Booleans, Floats
 from fragility.base.canonical import is_missing
 from fragility.base.ids import RowLabels
+from fragility.blocks.any_value import AnyValueDeclaration
 from fragility.blocks.lattice.values import LatticeDeclaration
 from fragility.blocks.modes import ModesDeclaration
 from fragility.pages.terms import MINIMUM, MODE_WORDS, NONE_AT_ALL, NOT_SEARCHED, UNDECIDED, UPPER_BOUND
@@ -32,6 +33,7 @@ from fragility.scores import EARLY
 
 EXPOSED = 0.5  # a prediction is exposed from this exposure on, unless a caller says otherwise
 LABELLED = ("id", "predicted")
+ANY_BUDGET, ANY_PROVED = "any_value_budget", "any_value_proved"
 SEARCH_STATE, SIZE = "smallest_state", "smallest_size"
 SCORES = {
     "confidence": "confidence",
@@ -197,6 +199,23 @@ def flips_within(groups: int) -> Measure:
     )
 
 
+def changed_within(groups: int) -> Measure:
+    """Return the share of confident predictions that some values of up to so many groups flip, whatever a baseline is.
+
+    Of a row that was not searched this is not known.
+    """
+    which = {1: "one group", 2: "one or two groups"}.get(groups, f"up to {groups} groups")
+    return Measure(
+        f"flip by some values of {which}",
+        (ANY_BUDGET, ANY_PROVED),
+        lambda rows: rows[ANY_BUDGET] <= groups,
+        "confident",
+        unsettled=lambda rows: ~(rows[ANY_BUDGET] <= groups) & ~(rows[ANY_PROVED] >= groups),
+        formula=f"{ANY_BUDGET} <= {groups}",
+        scales=(*STATES, "domains"),
+    )
+
+
 def exposed(above: float = EXPOSED, mode: str | None = None) -> Measure:
     """Return the share of confident predictions with a large exposure, or a large exposure to a failure mode."""
     column, to_mode = ("exposure", "") if mode is None else (f"exposure_{mode}", f" to {MODE_WORDS[mode][0]}")
@@ -349,6 +368,8 @@ def list_measures(audit: Audited, *, labels: bool = False) -> dict[str, Measure]
                 f"exposed_{mode}": exposed(mode=mode),
                 f"confident_mean_exposure_{mode}": _mean(column, words, "confident"),
             }
+    if audit.manifest.find_block(AnyValueDeclaration) is not None:
+        found |= {"changes_with_one": changed_within(1), "changes_early": changed_within(EARLY)}
     if (lattice := audit.manifest.find_block(LatticeDeclaration)) is not None:
         found |= SEARCHED | ({"lost": LOST} if lattice.has_failures else {})
     return found

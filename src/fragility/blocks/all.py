@@ -7,6 +7,7 @@ from typing import Any
 
 from fragility.base.errors import CertificateError
 from fragility.base.schemas import show_value
+from fragility.blocks.any_value import AnyValueBlock
 from fragility.blocks.baselines.block import BaselinesBlock
 from fragility.blocks.block import AuditBlock, Block, Declaration, Requests
 from fragility.blocks.choice import CLAIMS_TO_CHOOSE
@@ -18,7 +19,7 @@ from fragility.evidence import EvidenceRows
 from fragility.protocol import Protocol
 
 BLOCKS: dict[str, Block] = {
-    kind.name: kind for kind in (LatticeBlock(), ModesBlock(), IntervalsBlock(), BaselinesBlock())
+    kind.name: kind for kind in (LatticeBlock(), ModesBlock(), IntervalsBlock(), AnyValueBlock(), BaselinesBlock())
 }
 NO_BLOCKS: Requests = {"lattice": False, "baselines": False}
 

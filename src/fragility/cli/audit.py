@@ -107,6 +107,15 @@ def audit(
             panel=opt.CERTIFICATES,
         ),
     ] = None,
+    any_value: Annotated[
+        str | None,
+        option(
+            "--any-value all|none|N",
+            "Say how many groups must change, to any values, before the decision flips: of all predictions, or of at "
+            "most N confident ones, the most exposed first. (default 1000, where the model can be read)",
+            panel=opt.CERTIFICATES,
+        ),
+    ] = None,
     other_baselines: Annotated[
         str,
         option(
@@ -172,7 +181,7 @@ def audit(
     )
     if rates is not None and all_sets is False:
         raise DataError("--rates needs the search that --lattice none leaves out; leave out one of the two")
-    sought = _read_intervals(intervals)
+    sought, changed = _read_rows(intervals, "--intervals"), _read_rows(any_value, "--any-value")
     if on is None:
         refuse_without("--on", context, "workers")
     if protocol is None:
@@ -214,6 +223,7 @@ def audit(
     _announce_questions(
         loaded, source, declared, engine, other_baselines=bool(compared), modes=wanted, intervals=sought
     )
+    changed = _choose_any_value(any_value, changed, loaded, source, declared, engine)
     certs = fg.audit_files(
         loaded,
         source,
@@ -228,6 +238,7 @@ def audit(
         baselines=None if compared else False,
         modes=wanted,
         intervals=sought,
+        any_value=changed,
         protocol_signature=signature,
         workers=cluster,
     )
@@ -298,13 +309,39 @@ def read_extent(given: str | None, flag: str) -> bool | None:
     return None if given is None else given == "all"
 
 
-def _read_intervals(given: str | None) -> bool | int | None:
+def _read_rows(given: str | None, flag: str) -> bool | int | None:
     """Return what `audit_files` takes: True for every row, so many confident rows, or None."""
     if given in (None, "all", "none"):
         return True if given == "all" else None
     if not given.isascii() or not given.isdigit() or int(given) < 1:
-        raise DataError(f"--intervals must be all, none, or how many confident rows to search at most, got {given!r}")
+        raise DataError(f"{flag} must be all, none, or how many confident rows to search at most, got {given!r}")
     return int(given)
+
+
+def _choose_any_value(
+    given: str | None, wanted: bool | int | None, model: fg.Model, source: RowSource, protocol: fg.Protocol, engine: str
+) -> bool | int | None:
+    """Return what `audit_files` takes, and say what it costs: some rows of models that can be read, unless told."""
+    from fragility.blocks.any_value import MOST_EXPOSED
+    from fragility.engines.choice import find_engine
+    from fragility.protocol import bind
+    from fragility.questions.any_value.deciding import DEFAULT_ASKED
+
+    few = source.head(1)
+    bound = bind(model, few.frame, protocol, few.ids)
+    varied = any(not own.fixed for own in protocol.domains) and bound.source.frame is not None
+    if find_engine(bound, engine) is not None:
+        if given is not None or not varied:
+            return wanted
+        note(
+            f"how many groups must change, to any values, before a decision flips is searched for at most "
+            f"{MOST_EXPOSED:,} confident rows; --any-value none leaves it out"
+        )
+        return MOST_EXPOSED
+    if wanted:
+        rows = "every row" if wanted is True else f"each of at most {wanted:,} confident rows"
+        note(f"values of all groups are tried: up to {DEFAULT_ASKED:,} model evaluations for {rows}")
+    return wanted
 
 
 def _announce_questions(
@@ -392,6 +429,7 @@ def describe_early_flips(summary: AuditSummary) -> str:
 
 def block_lines(certs: fg.Certificates | StoredAudit) -> list[str]:
     """Which predictions have their failure modes assessed, and which have stability intervals, in words."""
+    from fragility.blocks.any_value import AnyValueDeclaration
     from fragility.blocks.intervals.values import IntervalsDeclaration
     from fragility.blocks.modes import ModesDeclaration
 
@@ -405,6 +443,10 @@ def block_lines(certs: fg.Certificates | StoredAudit) -> list[str]:
         some = certs.ids_of_block("intervals") if own.is_partial else None
         which = name_predictions(certs, some, "--intervals all finds every one")
         found.append(f"stability intervals of {write_count(len(own.fields), 'field')} of {which}")
+    if (searched := certs.manifest.find_block(AnyValueDeclaration)) is not None:
+        some = certs.ids_of_block("any_value") if searched.is_partial else None
+        which = name_predictions(certs, some, "--any-value all searches every one")
+        found.append(f"how many groups must change, to any values, of {which}")
     return found
 
 

@@ -45,10 +45,11 @@ from scipy import stats
 from fragility.analysis.policy import LabelledRows, upper_limit
 from fragility.analysis.segments import read_by, read_values, segment_rows
 from fragility.audits import Audit
-from fragility.audits.measures import Measure, label_rows, read_whole, settled_within, write_class
+from fragility.audits.measures import Measure, changed_within, label_rows, read_whole, settled_within, write_class
 from fragility.base.arrays import Booleans, Floats, Integers
 from fragility.base.errors import Advice, CertificateError, DataError
 from fragility.base.ids import RowLabels, id_keys
+from fragility.blocks.any_value import AnyValueDeclaration
 from fragility.gate.rules import PATH, PREDICTED, SETS, Rule
 
 Keys = npt.NDArray[np.bytes_]
@@ -275,6 +276,27 @@ def choose_counting(rule: Rule, audits: Sequence[AuditEvidence], min_confidence:
     return SETS if settled else PATH
 
 
+def check_searched(audit: Audit, groups: int, min_confidence: float) -> None:
+    """Refuse an audit that does not say of every confident prediction if some values of so many groups flip it."""
+    declared = audit.manifest.find_block(AnyValueDeclaration)
+    remedy = "audit with ", Advice("any_value=True", "--any-value all")
+    if declared is None:
+        raise DataError("a rule about any_value_budget needs an audit that says what any values flip; ", *remedy)
+    if groups > declared.max_size:
+        raise DataError(
+            f"a rule asks which predictions some values of {groups} groups flip, but the audit searches sets of at "
+            f"most {declared.max_size}; lower groups"
+        )
+    measure = changed_within(groups)
+    rows = read_whole(audit, [measure], min_confidence)
+    if unknown := int((measure.read(rows)[1]).sum()):
+        raise DataError(
+            f"a rule about any_value_budget needs to know of every confident prediction if some values of {groups} "
+            f"groups flip it; of {unknown} the audit does not say; ",
+            *remedy,
+        )
+
+
 def prepare_estimator(
     rule: Rule, evidence: AuditEvidence, min_confidence: float, counted: str | None = None
 ) -> Estimator:
@@ -289,6 +311,8 @@ def prepare_estimator(
             )
     elif rule.measure == "exposure":
         audit.column_ranked_by(rule.mode or "exposure")  # refuses what the certificates lack
+    elif rule.measure == "any_value_budget":
+        check_searched(audit, rule.groups, min_confidence)
     elif rule.measure == "lost":
         audit.column_ranked_by("failure_probability")
     elif rule.measure == "brittle" and evidence.stress is None:

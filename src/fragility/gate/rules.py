@@ -32,10 +32,19 @@ from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Literal
 
 from fragility.audits import Audit
-from fragility.audits.measures import AUROC, BRITTLE, LOST, RIGHT, Measure, exposed, flips_within
+from fragility.audits.measures import AUROC, BRITTLE, LOST, RIGHT, Measure, changed_within, exposed, flips_within
 from fragility.base.canonical import digest_of
 from fragility.base.errors import DataError
-from fragility.base.schemas import FilledText, Level, Positive, Share, check_fields, one_of, read_document
+from fragility.base.schemas import (
+    FilledText,
+    Level,
+    Positive,
+    Share,
+    check_fields,
+    one_of,
+    read_document,
+    write_document,
+)
 from fragility.blocks.lattice.values import LatticeDeclaration
 from fragility.evidence.modes import MODES
 from fragility.scores import EARLY
@@ -45,6 +54,7 @@ PREDICTED = "predicted"  # segments by predicted class
 
 MEASURES: dict[str, tuple[Callable[[Rule], Measure], tuple[str, ...]]] = {  # and the fields of a rule that it reads
     "flips_early": (lambda rule: flips_within(rule.groups), ("groups", "counted")),
+    "any_value_budget": (lambda rule: changed_within(rule.groups), ("groups",)),
     "exposure": (lambda rule: exposed(rule.above, rule.mode), ("mode", "above")),
     "lost": (lambda rule: LOST, ()),
     "brittle": (lambda rule: BRITTLE, ()),
@@ -62,13 +72,15 @@ class Rule:
     Attributes
     ----------
     measure : str
-        ``flips_early``, ``exposure``, ``lost``, ``brittle``, ``accuracy`` or ``auroc``.
+        ``flips_early``, ``any_value_budget``, ``exposure``, ``lost``, ``brittle``, ``accuracy`` or
+        ``auroc``.
     at_most, at_least : float, optional
         The limit: ``at_least`` for ``accuracy`` and ``auroc``, ``at_most`` for every other measure.
     allowance : float, optional
         Instead of a limit: how much worse than the earlier audit it may be.
     groups : int, default=2
-        Of ``flips_early``: within how many groups a prediction flips.
+        Of ``flips_early`` and ``any_value_budget``: within how many groups a prediction flips, when they are lost or
+        by some values of theirs.
     above : float, default=0.5
         Of ``exposure``: what counts as exposed.
     mode : str, optional
@@ -217,6 +229,7 @@ ENTRIES: dict[str, Callable[[Audit], str]] = {
     "sentinels": lambda audit: _write_modes(audit)["sentinels"],
     "outages": lambda audit: _write_modes(audit)["outages"],
     "rates": _write_rates,
+    "domains": lambda audit: digest_of(write_document(list(audit.protocol.domains)))[:23],
 }
 
 
