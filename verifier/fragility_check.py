@@ -222,6 +222,7 @@ BLOCKS = {  # which rows have a block, and its own fields
                  "seed": (None, COUNT), "events": (None, EVENTS)}),
     "modes": ((None, {"most": POSITIVE, "by": "content"}), {"units": dict}),
     "intervals": ((None, {"most": POSITIVE, "by": "exposure"}), {"fields": [str], "single": [str]}),
+    "any_value": ((None, {"most": POSITIVE, "by": "exposure"}), {"max_size": 2, "groups": [str], "single": [str]}),
     "baselines": ({"most": 500, "by": "content"}, {"baselines": [str]})}
 
 def find_origins(p: Document) -> dict[str, list[str]]:
@@ -302,6 +303,11 @@ def list_columns(block: str, p: Document, own: Document) -> list[tuple[str, str,
         texts = ("value", "low", "high", "below", "above", "categories")
         states = ("interval_state", "T", pack_each(pack_place(INTERVALS)))
         return [states, *((f"interval_{n}", "T?", pack_each(pack_text)) for n in texts)]
+    if block == "any_value":
+        parts = (("budget", "i?", pack_whole), ("proved", "i", pack_whole), ("sets", "i?", pack_whole),
+                 ("witness", "t?", pack_text), ("alone", "I", pack_each(pack_whole)))
+        chances = ((f"chance_{n}", "n?", pack_share) for n in ("one", "two"))
+        return [(f"any_value_{name}", kind, pack) for name, kind, pack in (*parts, *chances)]
     parts = (("flip_budget", "i", pack_whole), ("exposure", "n", pack_share))
     return [(f"{name}_{b}", kind, pack) for b in own["baselines"] for name, kind, pack in parts]
 
@@ -961,6 +967,46 @@ class Recomputation:
                 told = f"{rows.fields[j]} = {value} in row {self.rows[i]['id']}"
                 own = "flips" if flip else "holds"
                 f.check("the decision inside intervals and beyond", fits, told, to or "holds", own)
+
+    def ask_any_value(self) -> None:
+        """The whole pipeline on raw rows with the values of each witness; sets said not to flip a row are left."""
+        f, e, rows, d = self.f, self.e, self.e.rows, self.folder.m["blocks"]["any_value"]
+        origins, free = find_origins(e.p), {x["field"] for x in e.p["domains"] if not x["fixed"]}
+        made_from = {g["name"]: {n for c in g["columns"] for n in origins[c]} & free for g in e.p["groups"]}
+        if len({n for own in made_from.values() for n in own}) < sum(map(len, made_from.values())):
+            made_from = {x["field"]: {x["field"]} for x in e.p["domains"] if not x["fixed"]}
+        units = {name: own for name, own in made_from.items() if own}
+        f.check("the groups that any values change", d["groups"] == list(units), "any_value", d["groups"], list(units))
+
+        def list_witness(i: int) -> list[tuple[dict[str, Any], Any]]:
+            block, where = self.rows[i]["any_value"], f"row {self.rows[i]['id']}"
+            k, proved, count, text, alone, *chances = (block[name] for name, *_ in list_columns("any_value", e.p, d))
+            values, to = (None, None) if text is None else json.loads(text)
+            written = None if text is None else json.dumps([values, to], ensure_ascii=False, separators=(",", ":"))
+            changed = [u for u, own in units.items() if own & set(values or ())]
+            fits = written == text and (text is None) == (k is None) and set(values or ()) <= free
+            fits = fits and 0 <= proved <= 2 and (k is None or (proved < k <= 2 and 1 <= len(changed) <= k))
+            fits = fits and len(alone) == len(units) and set(alone) <= {-1, 0, 1} and (1 in alone) == (k == 1)
+            fits = fits and (proved == 0 or set(alone) == {0}) and (count is None or (count > 0) == (k is not None))
+            fits = fits and (k != 1 or count in (None, alone.count(1)))
+            fits = fits and (k is None or count is None or proved == k - 1)
+            limits = [1e-9 if proved >= size else 1 + 1e-9 for size in (1, 2)]
+            fits = fits and all(c is None or 0 <= c <= most for c, most in zip(chances, limits, strict=True))
+            f.check("budgets whatever the value", fits, where, block)
+            f.leave("of any_value blocks: sets that are said not to flip a row", 1)
+            return [] if text is None or not fits else [(values, to)]
+
+        def put(i: int, witness: tuple[dict[str, Any], Any]) -> Any:
+            row = rows.cells[i].copy()
+            for name, value in witness[0].items():
+                row[rows.fields.index(name)] = rows.read(name, value)
+            return row
+
+        for i, asked, P in e.ask_each(list(self.with_block("any_value")), list_witness, put, raw=True):
+            for (values, to), flip, answer in zip(asked, self.rule.flips(P, self.y[i]), P, strict=True):
+                fits = flip != 0 and to in self.rule.may_lead(answer, self.y[i])
+                told, own = f"{values} in row {self.rows[i]['id']}", "flips" if flip else "holds"
+                f.check("witnesses whatever the value", fits, told, to, own)
 
 def change_baseline(p: Document, name: str) -> Document:
     """The protocol under one of its other baselines."""

@@ -14,7 +14,7 @@ from ordinary_tables import read_ordinary
 import fragility as fg
 
 TRAINED, AUDITED = 1200, 24
-EVERYTHING = {"lattice": True, "modes": True, "intervals": True, "baselines": True}
+EVERYTHING = {"lattice": True, "modes": True, "intervals": True, "any_value": True, "baselines": True}
 
 
 @dataclass(frozen=True)

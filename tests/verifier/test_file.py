@@ -74,7 +74,7 @@ def test_a_false_claim_ends_with_1_and_is_named(case: Audited, tmp_path: Path) -
     path = next(folder.glob("modes-*"))
     path.write_bytes(path.read_bytes() + b" ")
     done = run(case, audit=folder)
-    assert done.returncode == 1 and done.stdout.startswith("FALSE\n  - the digests of all files: 1 of 6; modes-00000-")
+    assert done.returncode == 1 and done.stdout.startswith("FALSE\n  - the digests of all files: 1 of 7; modes-00000-")
 
 
 def test_what_cannot_be_checked_ends_with_2(case: Audited, tmp_path: Path) -> None:
