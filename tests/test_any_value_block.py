@@ -127,3 +127,13 @@ def test_the_measures_and_the_gate_read_it():
     with pytest.raises(DataError, match="the audit does not say"):
         fg.Gate((rule,)).check(fg.audit(case.model, X, protocol, any_value=2, lattice=False))
     assert "whatever the value: " in next(str(cert) for cert in certs)
+
+
+def test_the_report_sets_it_beside_the_path():
+    case, protocol = declared_case("lightgbm")
+    certs = fg.audit(case.model, case.X_test[:60], protocol, any_value=10, lattice=False)
+    text = fg.Report.of(certs).to_markdown()
+    assert (
+        "No choice of a baseline can dispute this" in text and "10 confident predictions, the most exposed ones" in text
+    )
+    assert "No choice of a baseline" not in fg.Report.of(fg.audit(case.model, case.X_test[:9], protocol)).to_markdown()

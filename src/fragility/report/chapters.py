@@ -41,6 +41,7 @@ from fragility.questions.modes.stability import describe_intervals
 from fragility.report.figures import draw_exposure, show_shares
 from fragility.report.sentences import count_focus, name_focus
 from fragility.report.summary import (
+    AnyValueNumbers,
     AuditNumbers,
     Compared,
     FragileCase,
@@ -302,6 +303,22 @@ def show_modes(audit: AuditNumbers, numbers: ModesNumbers) -> Section:
         *(_list_units(one, numbers.rows) for one in numbers.modes if one.units),
     ]
     return Section(key, heading, blocks)
+
+
+def show_any_value(numbers: AnyValueNumbers) -> Section:
+    """Return how many groups must change, to any values, before predictions flip, beside what losing groups does."""
+    which = f"all {numbers.rows:,} predictions"
+    if numbers.most_exposed is not None:
+        which = f"{numbers.rows:,} confident predictions, the most exposed ones"
+    opening = (
+        f"Every finding above depends on what stands in for lost evidence. This one does not: for {which}, the audit "
+        f"searched how many of {numbers.groups} groups must change, to any values of their domains, before the "
+        "decision flips. No choice of a baseline can dispute this."
+    )
+    rows = [(name, write_part(count, numbers.rows), write_part(early, count)) for name, count, early in numbers.budgets]
+    head = ("groups that must change", "predictions", "of these flip within two lost groups (k* at most 2)")
+    table = Table("How many groups must change before a prediction flips", head, rows, wrapped=True)
+    return Section("any-value", "Whatever the value", [Text([opening]), table])
 
 
 def describe_assessed(audit: AuditNumbers, numbers: ModesNumbers) -> str:

@@ -22,10 +22,11 @@ import fragility.report.summary as summary
 from fragility.analysis.segments import ByColumn, Coded, SegmentTally, read_by, segment_rows
 from fragility.audits import Audit, BaselineComparison
 from fragility.audits.comparison import IDS_SHOWN, AuditChanges, differences_between, join_changes, rows_by_id
-from fragility.audits.measures import label_rows, settled_within
+from fragility.audits.measures import ANY_BUDGET, ANY_PROVED, label_rows, settled_within
 from fragility.base.arrays import Floats, Integers
 from fragility.base.errors import DataError
 from fragility.base.shares import Share, difference_of, normal_quantile, paired_difference, share_of
+from fragility.blocks.any_value import AnyValueDeclaration
 from fragility.blocks.baselines.comparison import name_stability
 from fragility.blocks.claims import present_path
 from fragility.blocks.lattice.values import LatticeDeclaration
@@ -178,6 +179,7 @@ def _summarise_audit(one: ReportedAudit, settings: ReportSettings, coded: Sequen
         detailed=detailed,
         dependence=None if audit.baselines is None else _summarise_baselines(audit.baselines, protocol),
         reliability=None if settings.reliability is None else _summarise_reliability(settings.reliability),
+        any_value=_summarise_any_value(audit),
     )
 
 
@@ -208,6 +210,23 @@ def find_worst(cuts: Sequence[Cut]) -> summary.WorstSegment | None:
                 clearest = bound
                 worst = summary.WorstSegment(column, name, early, rest_name, rest, difference_of(early, rest))
     return worst
+
+
+def _summarise_any_value(audit: Any) -> summary.AnyValueNumbers | None:
+    declared = audit.manifest.find_block(AnyValueDeclaration)
+    if declared is None:
+        return None
+    table = pa.concat_tables(audit.batches([ANY_BUDGET, ANY_PROVED, "flip_budget", "flipped"]))
+    budget, proved, path, flipped = (
+        np.asarray(table.column(name).to_numpy(zero_copy_only=False), dtype=np.float64) for name in table.column_names
+    )
+    searched, early, most = ~np.isnan(proved), (path <= EARLY) & (flipped > 0), declared.max_size
+    cases = {f"{k}": (budget == k) & (proved == k - 1) for k in range(1, most + 1)}
+    cases[f"at least {most + 1}"] = proved >= most
+    cases["not decided"] = searched & ~np.logical_or.reduce([*cases.values()])
+    found = tuple((name, int(which.sum()), int((which & early).sum())) for name, which in cases.items())
+    chosen = None if declared.rows is None else declared.rows.most
+    return summary.AnyValueNumbers(int(searched.sum()), chosen, len(declared.groups), found)
 
 
 def _summarise_reliability(reliability: FailureProbability) -> summary.ReliabilityNumbers:

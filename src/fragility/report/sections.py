@@ -45,6 +45,7 @@ from fragility.pages.wording import (
 from fragility.report.chapters import (
     list_case_intervals,
     list_case_modes,
+    show_any_value,
     show_comparison,
     show_modes,
     show_parities,
@@ -115,6 +116,7 @@ def _list_own_sections(audit: AuditNumbers, prefix: str) -> list[Section]:
         _show_losses(audit),
         _show_groups(audit),
         *([] if audit.focus.modes is None else [show_modes(audit, audit.focus.modes)]),
+        *([] if audit.any_value is None else [show_any_value(audit.any_value)]),
         *([] if audit.reliability is None else [_show_reliability(audit.reliability)]),
         _show_corner(audit),
         *([_show_reviews(audit)] if audit.reviews else []),

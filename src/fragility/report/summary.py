@@ -399,12 +399,23 @@ class AuditNumbers:
     detailed: bool  # False where the audit holds summary claims only
     dependence: Dependence | None = None  # None where other baselines were not compared
     reliability: ReliabilityNumbers | None = None  # None where no failure probabilities were given
+    any_value: AnyValueNumbers | None = None  # None without an any_value block
     lacks_field: str | None = None  # a field that the rows given lack, so that no case shows its values
 
     @property
     def focus(self) -> SetNumbers:
         """The subject of the report: the confident predictions, or all predictions if none is confident."""
         return self.confident if self.confident.rows else self.everything
+
+
+@dataclass(frozen=True, slots=True)
+class AnyValueNumbers:
+    """How many groups must change, to any values, before the predictions that were searched flip."""
+
+    rows: int
+    most_exposed: int | None  # confident predictions that the audit searches at most; None: it searches all
+    groups: int  # that are varied
+    budgets: tuple[tuple[str, int, int], ...]  # in words: predictions with it, and those of them that losing two flips
 
 
 @dataclass(frozen=True, slots=True)
