@@ -406,7 +406,7 @@ def test_a_false_claim_under_another_baseline_is_found(saved, case, rows, name):
     assert all(check.passed for check in check_integrity(saved))
     result = fg.verify(saved, case.model, rows)
     assert not result and [check.name for check in result.checks if not check.passed] == ["baselines"]
-    assert f"{name}: claimed" in str(result) and "1 rows do not hold" in str(result)
+    assert f"{name}: claimed" in str(result) and "1 row does not hold" in str(result)
 
 
 def test_a_lost_table_is_named(saved):

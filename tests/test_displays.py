@@ -195,3 +195,11 @@ assert matplotlib.rcParams["axes.grid"] is False and display.figure_.get_facecol
     given = {**os.environ, "MPLBACKEND": "module://shown"}
     given["PYTHONPATH"] = os.pathsep.join([str(tmp_path), *sys.path])
     subprocess.run([sys.executable, "-c", script], env=given, check=True, timeout=60)
+
+
+def test_an_opened_folder_is_drawn_as_certificates_are(certs, tmp_path):
+    stored = fg.open_audit(certs.save(tmp_path / "audit"))
+    ours, theirs = (fg.FragilityMapDisplay.from_certificates(one, by="fds") for one in (certs, stored))
+    assert np.array_equal(ours.score, theirs.score) and np.array_equal(ours.in_corner, theirs.in_corner)
+    curves = [fg.CollapseDisplay.from_certificates(one, rows=[-1]).curves for one in (certs, stored)]
+    assert curves[0] == curves[1]

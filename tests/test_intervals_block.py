@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -18,10 +19,11 @@ from hypothesis import strategies as st
 from naive import naive_predicted_class, naive_support_margin
 from pipelines import fitted
 from sklearn.compose import make_column_transformer
+from sklearn.ensemble import RandomForestClassifier
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
 import fragility as fg
 import fragility.blocks.intervals.recheck as recheck
@@ -120,14 +122,14 @@ def decimals(request):
 def test_decimals_of_both_precisions(decimals):
     model, protocol, X = decimals
     certs = fg.audit(model, X, protocol, intervals=True, lattice=False)
-    assert certs.manifest.blocks["intervals"].single == ["single"]
+    assert certs.manifest.blocks["intervals"].narrow == {"single": "float32"}
     one = next(c.intervals["single"] for c in certs if c.intervals["single"].flips_below is not None)
     assert np.nextafter(np.float32(one.low), np.float32(-np.inf)) == np.float32(one.flips_below.value)
     # the same values in a table of double precision: the block speaks of the declared one
     assert verify(certs, model, X.astype(np.float64)).complete and verify(certs, model, X).complete
     wide = X.astype(np.float64)
     other = fg.audit(model, wide, protocol, intervals=True, lattice=False)
-    assert other.manifest.blocks["intervals"].single == [] and other.manifest.root_digest == certs.manifest.root_digest
+    assert other.manifest.blocks["intervals"].narrow == {} and other.manifest.root_digest == certs.manifest.root_digest
     assert other[0].intervals["single"] != certs[0].intervals["single"] and verify(other, model, wide).complete
     # a value between two of the declared precision has no place on the scale
     declared = certs.manifest.blocks["intervals"]
@@ -135,6 +137,26 @@ def test_decimals_of_both_precisions(decimals):
     bound = bind(fg.Model.wrap(model), wide, protocol)
     block = write_intervals(bound, search_intervals(bound, protocol, declared))
     assert block.state[0].tolist() == ["not whole", "exact"] and block.value[0, 0] is None
+
+
+@pytest.mark.parametrize("trees", [True, False])
+@pytest.mark.parametrize("space", ["transformed", "raw"])
+def test_decimals_of_half_precision(trees, space):
+    chance = np.random.default_rng(0)
+    X = pd.DataFrame({name: chance.normal(size=400) for name in "abc"}).astype(np.float16)
+    y = (X["a"] + X["b"] * X["c"] > 0).astype(int)
+    forest = RandomForestClassifier(10, random_state=0)
+    model = (forest if trees else make_pipeline(StandardScaler(), LogisticRegression())).fit(X, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # in the raw space the forest is asked as a black box
+        certs = fg.audit(model, X[:10], fg.Protocol.fit(model, X, space=space), intervals=True, lattice=False)
+    assert certs.manifest.blocks["intervals"].narrow == dict.fromkeys("abc", "float16")
+    assert verify(certs, model, X[:10]).complete
+    ends = [json.loads(text) for text in certs.intervals.low.ravel() if text is not None]
+    assert all(float(np.float16(end)) == end for end in ends)
+    declared = replace(certs.manifest.blocks["intervals"], narrow={"a": "float64"})
+    with_it = Certificates(certs.table, certs.protocol, declare(certs.manifest, "intervals", declared))
+    assert "must say float32 or float16" in check_integrity(with_it)[0].detail
 
 
 def test_missing_cells_dates_and_unknown_fields_have_their_states():
@@ -468,7 +490,10 @@ DECLARATIONS: dict[str, tuple[Callable[[IntervalsDeclaration], IntervalsDeclarat
     "another order": (lambda d: replace(d, fields=d.fields[::-1]), "intervals.fields in the manifest must name fields"),
     "no field": (lambda d: replace(d, fields=[]), "intervals.fields in the manifest must name fields"),
     "an unknown field": (lambda d: replace(d, fields=[*d.fields, "x"]), "intervals.fields in the manifest"),
-    "single precision of a whole number": (lambda d: replace(d, single=["age"]), "must name decimal fields"),
+    "narrow decimals of a whole number": (
+        lambda d: replace(d, narrow={"age": "float32"}),
+        "must name decimal fields",
+    ),
     "fields that are no list": (lambda d: replace(d, fields="age"), "intervals.fields in the manifest must be a list"),
     "an impossible count": (
         lambda d: replace(d, rows=ChosenRows(0, "exposure")),

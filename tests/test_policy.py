@@ -328,3 +328,12 @@ def test_rows_without_the_mode_are_refused_where_they_would_mislead(labelled, by
     plain = replace(ReviewPolicy.fit(certs, labels, risk=0.3), by="wrong")
     with pytest.raises(fg.FragilityError, match="what the failure mode 'wrong' costs"):
         plain.select(certs)
+
+
+def test_an_opened_folder_is_read_as_certificates_are(labelled, tmp_path):
+    _, _, certs, labels = labelled
+    stored = fg.open_audit(certs.save(tmp_path / "audit"))
+    for by in ("exposure", "confidence"):
+        ours = ReviewPolicy.fit(certs, labels, risk=0.03, by=by, segments="predicted")
+        assert ReviewPolicy.fit(stored, labels, risk=0.03, by=by, segments="predicted") == ours
+        assert ours.select(stored).table == ours.select(certs).table

@@ -464,7 +464,7 @@ def test_what_cannot_be_answered_is_refused():
 
 
 @settings(deadline=None)
-@given(st.floats(allow_nan=False, allow_infinity=False), st.sampled_from([np.float64, np.float32]))
+@given(st.floats(allow_nan=False, allow_infinity=False), st.sampled_from([np.float64, np.float32, np.float16]))
 def test_neighbouring_ranks_are_neighbouring_decimals(value, precision):
     with np.errstate(over="ignore"):
         number = np.array([value]).astype(precision)

@@ -12,7 +12,7 @@ from sklearn.compose import make_column_transformer
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import FixedThresholdClassifier
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
+from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 from sklearn.tree import DecisionTreeClassifier
 
 import fragility as fg
@@ -285,3 +285,17 @@ def test_a_lost_boolean_is_a_value_of_the_raw_protocol():
     protocol = fg.Protocol.fit(model, X[:600])
     assert protocol.space == "transformed"
     assert fg.check_parity(model, model, X[600:640], protocol=protocol)
+
+
+@pytest.mark.parametrize("groups", [None, {"both": ["a", "number"], "rest": ["b"]}])
+def test_whole_numbers_beyond_doubles_are_compared_under_a_transformed_protocol(groups):
+    chance = np.random.default_rng(0)
+    X = pd.DataFrame({"a": chance.normal(size=60), "b": chance.normal(size=60)})
+    X["number"] = 2**60 + chance.integers(0, 2**58, 60)
+    model = make_pipeline(StandardScaler(), LogisticRegression()).fit(X, X["a"] > 0)
+    other = make_pipeline(StandardScaler(), LogisticRegression(C=0.01)).fit(X, X["a"] > 0)
+    protocol = fg.Protocol.fit(model, X, groups=groups or "raw-origin", sentinels={"number": [-999]}, catalogue=4)
+    assert protocol.space == "transformed"
+    found = fg.check_parity(model, model, X, protocol)
+    assert found and found["sentinel"].states == 60 and found["wrong"].states and found["lost"].states
+    assert not fg.check_parity(model, other, X, protocol)

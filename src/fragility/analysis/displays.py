@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from fragility.analysis.calibration import FRAGILE_SHARE, check_rows, class_columns, fragile_rows
 from fragility.analysis.policy import ReviewPolicy
 from fragility.analysis.ranking.metrics import BINS, ReliabilityCurve, reliability_curve
-from fragility.audits import Certificates
+from fragility.audits import Audit
 from fragility.base.errors import DataError
 from fragility.models import ClassLabel
 from fragility.pages.drawing import BLUE, GREY, ORANGE, RED, Display, MarginCurve, draw_curve_axes
@@ -61,14 +61,12 @@ class CollapseDisplay(Display):
     reading: str = "support"
 
     @classmethod
-    def from_certificates(
-        cls, certs: Certificates, rows: Sequence[int] = (0,), *, ax: Axes | None = None
-    ) -> CollapseDisplay:
+    def from_certificates(cls, certs: Audit, rows: Sequence[int] = (0,), *, ax: Axes | None = None) -> CollapseDisplay:
         """Draw some certificates, one panel each.
 
         Parameters
         ----------
-        certs : Certificates
+        certs : Certificates or StoredAudit
             What was audited.
         rows : sequence of int, default=(0,)
             Their positions (negative ones count from the end).
@@ -85,7 +83,9 @@ class CollapseDisplay(Display):
         absent = next((row for row in rows if not -len(certs) <= row < len(certs)), None)
         if absent is not None:
             raise DataError(f"rows must be positions below {len(certs)}, the number of certificates; got {absent}")
-        return cls(tuple(certs[int(row)].curve for row in rows), certs.protocol.reading).plot(ax)
+        return cls(tuple(certs.certificate(range(len(certs))[row]).curve for row in rows), certs.protocol.reading).plot(
+            ax
+        )
 
     def _measure(self) -> tuple[int, float, float]:
         return len(self.curves), 1.2 + 4.6 * len(self.curves), 4.2
@@ -134,7 +134,7 @@ class FragilityMapDisplay(Display):
     @classmethod
     def from_certificates(
         cls,
-        certs: Certificates,
+        certs: Audit,
         *,
         min_confidence: float | None = None,
         share: float = 0.2,
@@ -145,7 +145,7 @@ class FragilityMapDisplay(Display):
 
         Parameters
         ----------
-        certs : Certificates
+        certs : Certificates or StoredAudit
             What was audited.
         min_confidence : float, optional
             Where confident begins; by default as the protocol declares.
@@ -163,8 +163,8 @@ class FragilityMapDisplay(Display):
         """
         if not 0.0 < share <= 1.0:
             raise DataError(f"share must lie in (0, 1], got {share}")
-        table = certs.to_arrow()
-        confidence, flip_budget, flipped = (table[name].to_numpy() for name in ("confidence", "flip_budget", "flipped"))
+        table = certs.read_columns("confidence", "flip_budget", "flipped")
+        confidence, flip_budget, flipped = (column.to_numpy() for column in table.columns)
         score = certs.score(by)
         min_confidence = certs.confident_from(min_confidence)
         confident = score[confidence >= min_confidence]

@@ -22,14 +22,14 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from scipy.stats import beta
 
-from fragility.audits import Certificates
+from fragility.audits import Audit, Certificates
 from fragility.audits.comparison import differences_in_stress, list_differences
 from fragility.base.arrays import Booleans, Floats, is_number
 from fragility.base.errors import Advice, DataError, ProtocolError
@@ -213,7 +213,7 @@ class ReviewPolicy(JsonFile, BriefRepr):
     @classmethod
     def fit(
         cls,
-        certs: Certificates,
+        certs: Audit,
         labels: BrittleLabels | pa.Table,
         *,
         risk: float = 0.02,
@@ -226,7 +226,7 @@ class ReviewPolicy(JsonFile, BriefRepr):
 
         Parameters
         ----------
-        certs, labels : Certificates, BrittleLabels or pyarrow.Table
+        certs, labels : Certificates or StoredAudit, BrittleLabels or pyarrow.Table
             Certificates and held-out labels of the same rows; labels from `label_brittle`, or the table it saves.
         risk, confidence : float, default=0.02 and 0.95
             Largest brittle rate allowed among the rows that go unreviewed, and the probability of keeping to it.
@@ -248,13 +248,15 @@ class ReviewPolicy(JsonFile, BriefRepr):
         for name, value in (("risk", risk), ("confidence", confidence)):
             if not is_number(value) or not 0 < value < 1:
                 raise DataError(f"{name} must lie between 0 and 1, such as 0.02, got {value!r}")
-        scores, claims = certs.score(by, partial=True), certs.claims
+        scores = certs.score(by, partial=True)
+        known = certs.read_columns("id", "confidence")
+        ids, certified = known.column("id").to_pylist(), known.column("confidence").to_numpy()
         rows = LabelledRows.of(labels, certs.confident_from(min_confidence))
         rows.check_made_under(certs.protocol)
-        place, missing = places_by_id(claims.ids, rows.ids)
+        place, missing = places_by_id(ids, rows.ids)
         if missing:
-            raise DataError(*say_unlabelled(len(missing), len(certs), missing[0], IdSpan(claims.ids), IdSpan(rows.ids)))
-        check_same_rows(claims.ids, claims.confidence, rows.confidence[place])
+            raise DataError(*say_unlabelled(len(missing), len(certs), missing[0], IdSpan(ids), IdSpan(rows.ids)))
+        check_same_rows(ids, certified, rows.confidence[place])
         confident, brittle = rows.high_confidence[place], rows.brittle[place]
         if not confident.any():
             raise DataError(
@@ -320,7 +322,7 @@ class ReviewPolicy(JsonFile, BriefRepr):
         """Share of the labelled confident rows that are to be reviewed."""
         return 1.0 - sum(rule.unreviewed for rule in self.rules) / sum(rule.rows for rule in self.rules)
 
-    def select(self, certs: Certificates, *, segments: Mapping[Hashable, str] | None = None) -> Certificates:
+    def select(self, certs: Audit, *, segments: Mapping[Hashable, str] | None = None) -> Certificates:
         """Return the confident predictions to review, highest score first.
 
         All rows are reviewed in a segment without an attainable rule, and in one that the policy has not seen. So are
@@ -328,7 +330,7 @@ class ReviewPolicy(JsonFile, BriefRepr):
 
         Parameters
         ----------
-        certs : Certificates
+        certs : Certificates or StoredAudit
             Certificates of new rows: the same model, under the same protocol.
         segments : mapping from id to segment, optional
             For a policy with declared segments.
@@ -341,16 +343,14 @@ class ReviewPolicy(JsonFile, BriefRepr):
         self.check_made_for(certs.protocol.digest, certs.manifest.model.fingerprint)
         scores = certs.score(self.by, partial=True)
         chosen = np.flatnonzero(self.mark_rows(certs, scores, segments=segments))
-        return certs.take(chosen[np.argsort(-scores[chosen], kind="stable")])
+        return cast(Certificates, certs.take(chosen[np.argsort(-scores[chosen], kind="stable")]))
 
-    def mark_rows(
-        self, certs: Certificates, scores: Floats, *, segments: Mapping[Hashable, str] | None = None
-    ) -> Booleans:
+    def mark_rows(self, certs: Audit, scores: Floats, *, segments: Mapping[Hashable, str] | None = None) -> Booleans:
         """Return which predictions :meth:`select` sends to review.
 
         Parameters
         ----------
-        certs : Certificates
+        certs : Certificates or StoredAudit
             Certificates of new rows: the same model, under the same protocol.
         scores : array of shape (n,)
             The policy's score of each of them, NaN where a row has none.
@@ -375,7 +375,7 @@ class ReviewPolicy(JsonFile, BriefRepr):
         for rule in self.rules:
             if rule.threshold is not None:
                 limits[slice(None) if names is None or rule.segment is None else names == rule.segment] = rule.threshold
-        confident = certs.table.column("confidence").to_numpy() >= self.min_confidence
+        confident = certs.read_columns("confidence").column(0).to_numpy() >= self.min_confidence
         return np.asarray(confident & ~(scores < limits))  # a row without a score, NaN, is reviewed
 
     def check_made_for(self, protocol_digest: str, model_fingerprint: str) -> None:
@@ -498,7 +498,7 @@ def _count_rows_needed(
 
 
 def _try_others(
-    certs: Certificates, by: str, parts: Sequence[Booleans], brittle: Booleans, risk: float, alpha: float
+    certs: Audit, by: str, parts: Sequence[Booleans], brittle: Booleans, risk: float, alpha: float
 ) -> tuple[tuple[str, float], ...]:
     """Return the other scores by which each part has a rule, and the share that they send to review, least first.
 
@@ -530,14 +530,14 @@ def _check_unscored(unscored: int, confident: int, min_confidence: float, assess
         )
 
 
-def _segment_names(certs: Certificates, segments: str | Mapping[Hashable, str] | None) -> npt.NDArray[np.str_] | None:
+def _segment_names(certs: Audit, segments: str | Mapping[Hashable, str] | None) -> npt.NDArray[np.str_] | None:
     if segments is None:
         return None
     if segments == PREDICTED:
-        return np.array([str(label) for label in certs.table.column("predicted").to_pylist()])
+        return np.array([str(label) for label in certs.read_columns("predicted").column(0).to_pylist()])
     if isinstance(segments, str):
         raise DataError(f"segments must be 'predicted' or a mapping from id to segment, got {segments!r}")
-    ids = certs.table.column("id").to_pylist()
+    ids = certs.read_columns("id").column(0).to_pylist()
     missing = [row_id for row_id in ids if row_id not in segments]
     if missing:
         raise DataError(f"segments lack {len(missing)} of {len(ids)} rows, for example row {missing[0]!r}")

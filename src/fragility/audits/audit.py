@@ -21,7 +21,7 @@ from fragility.audits.certificate import Certificate
 from fragility.audits.manifest import Manifest
 from fragility.audits.measures import label_rows, list_measures
 from fragility.audits.tally import AuditSummary, Tally
-from fragility.base.arrays import Integers
+from fragility.base.arrays import Floats, Integers
 from fragility.base.errors import Advice, CertificateError
 from fragility.blocks.all import place_blocks
 from fragility.blocks.baselines.comparison import BaselineComparison
@@ -183,6 +183,21 @@ class Audit(ABC):
             The next rows.
         """
 
+    def read_columns(self, *names: str) -> pa.Table:
+        """Return some columns of all rows, in memory.
+
+        Parameters
+        ----------
+        *names : str
+            The columns, in this order.
+
+        Returns
+        -------
+        pyarrow.Table
+            One row per certificate.
+        """
+        return pa.concat_tables(self.batches(names))
+
     @abstractmethod
     def take(self, positions: Any) -> Audit:
         """Return the certificates at these positions, in memory, as certificates of their own.
@@ -263,6 +278,39 @@ class Audit(ABC):
         Certificates
             At most ``n`` certificates, in memory; fewer where fewer predictions are confident.
         """
+
+    def score(self, by: str, *, partial: bool = False) -> Floats:
+        """Return one of the scores that rank predictions, large where a prediction is fragile.
+
+        Parameters
+        ----------
+        by : str
+            As in :meth:`most_fragile`; or ``confidence``, whose negative is returned.
+        partial : bool, default=False
+            Whether some rows may lack the score, because their failure modes were not assessed; theirs is NaN.
+
+        Returns
+        -------
+        array of shape (n,)
+            One value per prediction.
+
+        Raises
+        ------
+        CertificateError
+            The certificates do not have this score, or only some of them do and ``partial`` is false.
+        """
+        if by == "confidence":
+            return -np.asarray(self.read_columns(by).column(by).to_numpy(), dtype=np.float64)
+        name = self.column_ranked_by(by)
+        column = self.read_columns(name).column(name)
+        if column.null_count and not partial:
+            raise CertificateError(
+                f"{column.null_count} of the {len(self)} certificates do not say what the failure mode {by!r} costs: "
+                "audit with ",
+                Advice("modes=True", "--modes all"),
+                " to have it for every row",
+            )
+        return np.asarray(column.to_numpy(), dtype=np.float64)
 
     def confident_from(self, min_confidence: float | None = None) -> float:
         """Return where confident begins: as given, else as the protocol declares."""

@@ -39,6 +39,7 @@ from fragility.blocks.claims import (
     row_digests,
 )
 from fragility.engines.choice import ENGINES
+from fragility.pages.wording import write_count
 from fragility.protocol import Protocol
 
 
@@ -87,7 +88,7 @@ def load_audit(audit: str | os.PathLike[str] | Audit) -> tuple[LoadedAudit | Non
         return None, Check("format", False, str(error))
     except MALFORMED as error:
         return None, Check("format", False, f"the folder is malformed: {type(error).__name__}: {error}")
-    return loaded, Check("format", True, f"{loaded.audit.manifest.format}, {len(loaded)} certificates")
+    return loaded, Check("format", True, f"{loaded.audit.manifest.format}, {write_count(len(loaded), 'certificate')}")
 
 
 def _check_declarations(manifest: Manifest, protocol: Protocol) -> None:

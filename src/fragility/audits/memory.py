@@ -13,7 +13,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, overload
 
-import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
@@ -22,9 +21,8 @@ from fragility.audits.certificate import Certificate
 from fragility.audits.folder import read_folder, read_protocol_signature, write_folder
 from fragility.audits.manifest import Manifest
 from fragility.audits.parts import PART_ROWS, cut
-from fragility.base.arrays import Floats
 from fragility.base.canonical import combine_digests, digest_bytes
-from fragility.base.errors import Advice, CertificateError
+from fragility.base.errors import CertificateError
 from fragility.base.libraries import say_lacking
 from fragility.blocks.all import BLOCKS, place_blocks
 from fragility.blocks.block import DIGEST, AuditBlock, Declaration
@@ -37,7 +35,7 @@ from fragility.blocks.claims import (
     table_of,
 )
 from fragility.pages.drawing import draw_curve_svg, draw_table, escape, put_side_by_side
-from fragility.pages.wording import describe_curve
+from fragility.pages.wording import describe_curve, write_count
 from fragility.protocol import Protocol
 
 SHOWN_ROWS = 10
@@ -194,38 +192,6 @@ class Certificates(Audit):
     def __iter__(self) -> Iterator[Certificate]:
         return (self[i] for i in range(len(self)))
 
-    def score(self, by: str, *, partial: bool = False) -> Floats:
-        """Return one of the scores that rank predictions, large where a prediction is fragile.
-
-        Parameters
-        ----------
-        by : str
-            As in :meth:`most_fragile`; or ``confidence``, whose negative is returned.
-        partial : bool, default=False
-            Whether some rows may lack the score, because their failure modes were not assessed; theirs is NaN.
-
-        Returns
-        -------
-        array of shape (n,)
-            One value per prediction.
-
-        Raises
-        ------
-        CertificateError
-            The certificates do not have this score, or only some of them do and ``partial`` is false.
-        """
-        if by == "confidence":
-            return -np.asarray(self.table.column(by).to_numpy(), dtype=np.float64)
-        column = self.table.column(self.column_ranked_by(by))
-        if column.null_count and not partial:
-            raise CertificateError(
-                f"{column.null_count} of the {len(self)} certificates do not say what the failure mode {by!r} costs: "
-                "audit with ",
-                Advice("modes=True", "--modes all"),
-                " to have it for every row",
-            )
-        return np.asarray(column.to_numpy(), dtype=np.float64)
-
     def take(self, positions: Sequence[int] | npt.NDArray[Any]) -> Certificates:
         table = self.table.take(pa.array(find_positions(positions, len(self))))
         left_out = [name for name, own in self.blocks.items() if not own.kind.in_selections]
@@ -307,7 +273,7 @@ class Certificates(Audit):
         return polars.from_arrow(self.table)
 
     def __repr__(self) -> str:
-        opening = f"{len(self)} certificates of {self.manifest.model.kind}"
+        opening = f"{write_count(len(self), 'certificate')} of {self.manifest.model.kind}"
         if not len(self):
             return opening
         s = self.summary()

@@ -25,6 +25,7 @@ from fragility.audits.folder import (
 from fragility.audits.memory import Certificates
 from fragility.audits.parts import rows_of_part
 from fragility.base.errors import CertificateError
+from fragility.pages.wording import write_count
 
 
 class StoredAudit(Audit):
@@ -73,7 +74,7 @@ class StoredAudit(Audit):
         return self.manifest.rows
 
     def __repr__(self) -> str:
-        return f"{len(self)} certificates of {self.manifest.model.kind} in {self.folder}"
+        return f"{write_count(len(self), 'certificate')} of {self.manifest.model.kind} in {self.folder}"
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         return (self.part(place, columns) for place in range(len(self.part_names)))

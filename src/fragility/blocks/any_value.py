@@ -30,6 +30,7 @@ from fragility.blocks.block import (
 from fragility.blocks.checks import Difference, find_differences
 from fragility.blocks.choice import ChosenRows
 from fragility.blocks.claims import Claims, RowArrays, list_of, nullable_column, whole_column
+from fragility.blocks.intervals.values import check_narrow
 from fragility.blocks.requests import name_engine, read_wanted
 from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.choice import SELF_CHECK_ROWS, never_reads, refusal
@@ -43,7 +44,7 @@ from fragility.questions.any_value.asking import Change, RawAsker
 from fragility.questions.any_value.budgets import budgets_of_rows
 from fragility.questions.any_value.deciding import AnyValues, Witness, list_units
 from fragility.questions.any_value.found import CAN, CANNOT, UNKNOWN, AnyValueBudgets
-from fragility.questions.modes.intervals import bind_estimator, find_single
+from fragility.questions.modes.intervals import bind_estimator, find_narrow
 from fragility.questions.modes.searching import Search
 
 MAX_SIZE = 2  # groups of a set that is searched
@@ -60,7 +61,7 @@ class AnyValueDeclaration(Declaration):
 
     max_size: int
     groups: list[str]  # that are varied, in declared order
-    single: list[str]  # fields whose values are decimals of single precision
+    narrow: dict[str, str]  # the types of decimals narrower than float64, by field
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -269,7 +270,7 @@ def search_budgets(
             engine=engine,
             byte_budget=run.byte_budget,
             report=report,
-            single=declared.single,
+            narrow=declared.narrow,
             by_sets=by_sets,
         )
     return claims_of_budgets(rows.ids, found)
@@ -324,11 +325,11 @@ class _Asking:
         classes: Sequence[ClassLabel],
     ) -> None:
         self.classes, self.tolerance = classes, tolerance
-        self.values = AnyValues(rows, protocol, BLACKBOX, single=declared.single)
+        self.values = AnyValues(rows, protocol, BLACKBOX, narrow=declared.narrow)
         anywhere = Origin(tuple(field.name for field in protocol.fields), rising=False)
         search = self.values.search
         plain = Search(
-            rows, [anywhere] * rows.width, protocol, BLACKBOX, search.step, declared.single, dict(search.ranges)
+            rows, [anywhere] * rows.width, protocol, BLACKBOX, search.step, declared.narrow, dict(search.ranges)
         )
         self.asker = RawAsker(plain)
         self.chance = np.random.default_rng(secrets.randbits(128))  # which nobody can foresee
@@ -400,7 +401,7 @@ class AnyValueBlock(Block):
             rows=None if most is None else ChosenRows(most, "exposure"),
             max_size=MAX_SIZE,
             groups=list(list_units(protocol)),
-            single=find_single(rows, protocol.fields),
+            narrow=find_narrow(rows, protocol.fields),
         )
 
     def check_declaration(self, declared: AnyValueDeclaration, protocol: Protocol, fingerprint: str) -> None:
@@ -410,12 +411,7 @@ class AnyValueBlock(Block):
                 raise CertificateError(
                     f"blocks.any_value.{name} in the manifest must be {own!r:.80}, got {getattr(declared, name)!r:.80}"
                 )
-        decimals = [field.name for field in protocol.fields if field.kind == "numeric" and field.type != "integer"]
-        if declared.single != [name for name in decimals if name in declared.single]:
-            raise CertificateError(
-                "blocks.any_value.single in the manifest must name decimal fields of the protocol in their order, got "
-                f"{declared.single!r:.80}"
-            )
+        check_narrow("any_value", declared.narrow, protocol.fields)
 
     def make(
         self,

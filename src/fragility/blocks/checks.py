@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from fragility.base.text import escape_controls
+from fragility.pages.wording import write_count
 
 MAX_LISTED = 20
 DISAGREEMENT = 1e-9  # of recomputed probabilities: sums of the same terms in another order
@@ -85,7 +86,11 @@ class Recheck:
         """Whether the claims hold, in words."""
         if not self.rows:
             return "so none of these claims was checked"
-        return f"{self.bad_rows} rows do not hold" if self.bad_rows else "every claim holds"
+        return (
+            f"{write_count(self.bad_rows, 'row')} {'does' if self.bad_rows == 1 else 'do'} not hold"
+            if self.bad_rows
+            else "every claim holds"
+        )
 
     def note(self, rows: int, differences: list[Difference]) -> None:
         """Count the rows recomputed and those that do not hold; of the differences only so many are kept."""

@@ -40,6 +40,7 @@ from fragility.engines.run import Run
 from fragility.evidence import EvidenceRows
 from fragility.evidence.modes import UNIT_WEIGHTS
 from fragility.models import ClassLabel
+from fragility.pages.wording import write_count
 from fragility.protocol import Protocol
 from fragility.questions.modes.losses import ModeLosses, choose_modes, losses_of_rows, units_of
 from fragility.scores import EPSILON, independent_loss
@@ -268,7 +269,7 @@ class ModesRecheck(BlockRecheck):
         return differences
 
     def describe(self) -> str:
-        return f"{self.rows} rows recomputed by asking the model for every value, {self.result}"
+        return f"{write_count(self.rows, 'row')} recomputed by asking the model for every value, {self.result}"
 
 
 def mode_tolerances(fresh: ModeLosses, mode: str, tolerance: float) -> tuple[Floats, Floats]:

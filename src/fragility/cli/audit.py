@@ -402,7 +402,7 @@ def _choose_workers(on: str | None, count: int | None) -> Workers | None:
 def _print_summary(certs: StoredAudit, folder: Path, seconds: float, segments: Sequence[SegmentShares]) -> None:
     summary = certs.summary()
     console = out()
-    console.print(f"{summary.rows} certificates in {folder} ({seconds:.1f} s, engine {certs.engine})")
+    console.print(f"{write_count(summary.rows, 'certificate')} in {folder} ({seconds:.1f} s, engine {certs.engine})")
     console.print(describe_early_flips(summary))
     few = describe_few_confident(summary["confident"].count, summary.rows, summary.min_confidence)
     if few is not None:
@@ -420,10 +420,11 @@ def _print_summary(certs: StoredAudit, folder: Path, seconds: float, segments: S
 def describe_early_flips(summary: AuditSummary) -> str:
     """How many confident predictions flip early, and how they were counted."""
     early, count = summary["flips_early"], summary["confident"].count
-    sure = f"{count} predictions are at least {summary.min_confidence:.0%} confident"
+    verb = "is" if count == 1 else "are"
+    sure = f"{write_count(count, 'prediction')} {verb} at least {summary.min_confidence:.0%} confident"
     if not early.rows:
         return sure
-    flips = f"{write_early(early, 'confident predictions')}: one or two groups of evidence are lost"
+    flips = f"{write_early(early, 'confident prediction')}: one or two groups of evidence are lost"
     return f"{sure}. {flips}. {describe_counting(early, summary['early_on_path'].count)}"
 
 
@@ -453,7 +454,7 @@ def block_lines(certs: fg.Certificates | StoredAudit) -> list[str]:
 def name_predictions(certs: fg.Certificates | StoredAudit, some: Sequence[Any] | None, advice: str) -> str:
     """Return which predictions a block speaks of: some of the confident ones, or all."""
     if some is None:
-        return f"all {len(certs):,} predictions"
+        return f"all {len(certs):,} predictions" if len(certs) != 1 else "the one prediction"
     return f"{write_count(len(some), 'confident prediction')}; {advice}"
 
 

@@ -73,11 +73,15 @@ def write_share(share: Share) -> str:
     return f"{write_known(share)} (95% interval {write_interval(share)})" if share.rows else "no rows"
 
 
-def write_early(early: Share, noun: str) -> str:
-    """Return `at least 12 of 40 predictions flip early, 30% (95% interval 18% to 45%)`."""
+def write_early(early: Share, noun: str, which: str = "") -> str:
+    """Return `at least 12 of 40 predictions flip early, 30% (95% interval 18% to 45%)`.
+
+    noun: of one prediction. which: follows it, such as ` with housing free`.
+    """
     least = "" if early.exact else "at least "
     share = f"{write_percent(early.value)} (95% interval {write_interval(early)})"
-    return f"{least}{early.count:,} of {early.rows:,} {noun} flip early, {share}"
+    verb = "flips" if early.rows == 1 else "flip"
+    return f"{least}{early.count:,} of {write_count(early.rows, noun)}{which} {verb} early, {share}"
 
 
 def describe_counting(early: Share, on_path: int) -> str:

@@ -11,7 +11,7 @@ Counts grow state by state and depend on no order; beside them the smallest exam
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -24,7 +24,15 @@ from fragility.evidence import EvidenceRows, States
 from fragility.evidence.absence import find_absence
 from fragility.evidence.baselines import with_values
 from fragility.evidence.binding import RawLayout
-from fragility.evidence.modes import NOISE_DIRECTIONS, NOISE_STEPS
+from fragility.evidence.fields import Field
+from fragility.evidence.modes import (
+    CATALOGUE_SIZE,
+    NOISE_DIRECTIONS,
+    NOISE_STEPS,
+    FailureModes,
+    Sentinel,
+    read_sentinels,
+)
 from fragility.evidence.protocol_parts import operator_width
 from fragility.evidence.replacements import find_replacements, value_text
 from fragility.evidence.rows import Rows, conform_rows
@@ -332,20 +340,27 @@ def _raw_twin(protocol: Protocol, artefact: Artefact, rows: Rows) -> Protocol:
     """Return a protocol of the transformed space in raw fields.
 
     Groups, operators, severities and modes are the declared ones. A lost field takes the raw value that the model's
-    preprocessing turns into its baseline; the rows' own typical value if there is none.
+    preprocessing turns into its baseline; the rows' own typical value if there is none. Whole numbers beyond 2**53,
+    which the raw space asks about as categories, keep what the rows say of them.
     """
     owned = protocol.evidence.group_fields
     listed = [name for names in owned.values() for name in names]
     disjoint = len(set(listed)) == len(listed) == len(protocol.fields)
-    base = _fit_on_rows(
-        artefact, rows, {"groups": {name: list(names) for name, names in owned.items()}} if disjoint else {}
-    )
+    settings: dict[str, Any] = {"catalogue": protocol.modes.catalogue_size or CATALOGUE_SIZE}
+    if disjoint:
+        settings["groups"] = {name: list(names) for name, names in owned.items()}
+    base = _fit_on_rows(artefact, rows, settings)
     becomes = find_replacements(protocol.evidence, artefact.model, rows.frame)
+    kinds = {own.name: own.kind for own in protocol.fields}
+    wide = {own.name: own for own in base.fields if own.kind != kinds[own.name]}
     columns = tuple(
-        replace(column, baseline=lost.value) if (lost := becomes[column.name]).state == "value" else column
+        replace(column, baseline=lost.value)
+        if column.name not in wide and (lost := becomes[column.name]).state == "value"
+        else column
         for column in base.columns
     )
-    modes = protocol.modes.in_raw_fields(protocol.fields)
+    fields = tuple(wide.get(own.name, own) for own in protocol.fields)
+    modes = _ask_as_categories(protocol.modes, base.modes, wide).in_raw_fields(fields)
     if not disjoint:  # groups of the modes are not those of the twin
         modes = replace(base.modes, sentinels=modes.sentinels, noise=modes.noise)
         modes = replace(modes, declared=tuple(m for m in protocol.modes.declared if m != "outage"))
@@ -354,10 +369,30 @@ def _raw_twin(protocol: Protocol, artefact: Artefact, rows: Rows) -> Protocol:
         replace(c, baseline=float(c.baseline)) if numbers[c.name] and c.baseline is not None else c for c in columns
     )
     return replace(
-        base, columns=plain, fields=protocol.fields, modes=modes, operators=protocol.operators, **CHOSEN,
+        base, columns=plain, fields=fields, modes=modes, operators=protocol.operators, **CHOSEN,
         severities=protocol.severities, depth=min(protocol.depth, len(base.groups)), reading=protocol.reading,
         smoothing=protocol.smoothing, resolution=protocol.resolution, decision=protocol.decision,
     )  # fmt: skip
+
+
+def _ask_as_categories(modes: FailureModes, of_rows: FailureModes, wide: Mapping[str, Field]) -> FailureModes:
+    """Return modes in which some numeric fields are nominal: their catalogues are those of the rows."""
+    if not wide:
+        return modes
+    fitted = {entry.group: entry for entry in of_rows.catalogue}
+    entries = [fitted.get(own.group) if set(own.fields) & set(wide) else own for own in modes.catalogue]
+    sentinels = [own if own.field not in wide else _write_whole(own, wide[own.field]) for own in modes.sentinels]
+    return replace(
+        modes,
+        catalogue=tuple(entry for entry in entries if entry is not None),
+        ranges=tuple(own for own in modes.ranges if own.field not in wide),
+        sentinels=tuple(sentinels),
+    )
+
+
+def _write_whole(own: Sentinel, field: Field) -> Sentinel:
+    values = [int(value) if isinstance(value, float) and value.is_integer() else value for value in own.values]
+    return read_sentinels({field.name: list(zip(values, own.weights, strict=True))}, [field])[0]
 
 
 # --- listing ------------------------------------------------------------------------------------------------

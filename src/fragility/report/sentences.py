@@ -165,7 +165,7 @@ def write_headline(audit: AuditNumbers) -> list[str]:
             outcome = f"it flips when {write_count(step, 'group of evidence is', 'groups of evidence are')} lost"
         return [f"The one prediction audited is {sure}confident; {outcome}."]
     early = focus.flips_early
-    many = begin_sentence(write_early(early, name_focus(audit)))
+    many = begin_sentence(write_early(early, name_focus(audit)[:-1]))
     text = (
         f"{many}: they change when one or two groups of evidence are lost. "
         f"{describe_counting(early, focus.early_on_path)}"
@@ -183,13 +183,13 @@ def write_headline(audit: AuditNumbers) -> list[str]:
 
 def _describe_worst(worst: WorstSegment, sure: str) -> str:
     early, name, rest = worst.flips_early, shorten_name(worst.name), "the others"
-    rows = f"{sure}{name!r} predictions"
+    rows, which = f"{sure}{name!r} prediction", ""
     if worst.column is not None:
-        rows = f"{sure}predictions with {shorten_name(worst.column)} {name}"
+        rows, which = f"{sure}prediction", f" with {shorten_name(worst.column)} {name}"
     elif worst.rest_name is not None:
         rest = repr(shorten_name(worst.rest_name))
     return (
-        f"{begin_sentence(write_early(early, rows))}, against "
+        f"{begin_sentence(write_early(early, rows, which))}, against "
         f"{write_percent(worst.rest.value)} ({write_interval(worst.rest)}) of {rest}."
     )
 
@@ -293,7 +293,7 @@ def describe_segments(shares: SegmentShares, audit: AuditNumbers) -> list[str]:
     clear = sorted((one for one in known if one[1].differs), key=lambda one: -one[1].flips_early.value)
     ends = dict.fromkeys([*clear[:1], *clear[-1:]])
     noun = name_focus(audit)
-    texts = [" ".join(f"Where {column} is {name}, {write_early(one.flips_early, noun)}." for name, one in ends)]
+    texts = [" ".join(f"Where {column} is {name}, {write_early(one.flips_early, noun[:-1])}." for name, one in ends)]
     if not clear:
         counted = f"{write_count(len(known), 'segment')} of {column}"
         test = "Fisher's exact test, corrected for their number, 5%"

@@ -11,6 +11,7 @@ from fragility.base.text import escape_controls
 from fragility.blocks.checks import Check, describe_checks
 from fragility.pages.results import TOP, Result
 from fragility.pages.sections import Cell, Facts, Notice, Section, Table, Text
+from fragility.pages.wording import write_count
 
 NOT_FITTED = "that the protocol is fitted on training rows"
 FORGED_SHARE = 0.01  # the share of forged rows for which the chance to escape a sample is told
@@ -125,7 +126,8 @@ class Verification(Result):
         fitted = any(check.name == "training" for check in self.checks)
         rest = ", and the protocol is fitted on the training rows given" if fitted else f"; not checked: {NOT_FITTED}"
         if self.complete:
-            return f"verified: every claim of all {self.rows_present} certificates holds{rest}"
+            which = "the one certificate" if self.rows_present == 1 else f"all {self.rows_present} certificates"
+            return f"verified: every claim of {which} holds{rest}"
         return f"verified in part: every claim recomputed holds; {'; '.join(self._gaps())}{rest}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -161,7 +163,7 @@ class Verification(Result):
                 f"{self.escape_probability(forged):.2g}"
             )
         for name, rows in self.unsearched.items():
-            gaps.append(f"the {name} block of {rows} rows was not searched again")
+            gaps.append(f"the {name} block of {write_count(rows, 'row')} was not searched again")
         return gaps
 
     def sections(self, top: int = TOP) -> list[Section]:

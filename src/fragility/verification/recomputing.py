@@ -20,6 +20,7 @@ from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.blackbox import trace_blackbox
 from fragility.engines.checking import check_steady_states
 from fragility.evidence import EvidenceRows
+from fragility.pages.wording import write_count
 from fragility.protocol import Protocol
 
 EXACT = ("predicted", "flip_budget", "flipped", "thresholds", "path", "path_predicted", "already_missing")
@@ -64,7 +65,7 @@ class ClaimRecheck(Recheck):
             return Check("recomputation", False, "none of the audited rows is among the rows given")
         total = self.audit.manifest.rows
         which = "all" if self.rows == total else f"{self.rows} of"
-        detail = f"{which} {total} rows recomputed, {self.result} (margins within {self.tolerance:g})"
+        detail = f"{which} {write_count(total, 'row')} recomputed, {self.result} (margins within {self.tolerance:g})"
         return Check("recomputation", not self.bad_rows, detail, self.tolerance, tuple(self.differences))
 
 

@@ -47,12 +47,14 @@ from fragility.base.progress import Report, progress_bar
 from fragility.blocks.checks import Check, Difference
 from fragility.blocks.choice import compare_ids, with_content
 from fragility.blocks.claims import digest_text
+from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.choice import never_reads
 from fragility.evidence import EvidenceRows
 from fragility.evidence.agreement import OtherBatches, with_ties_settled
 from fragility.evidence.baselines import find_admitted
 from fragility.evidence.rows import content_keys, input_row_digests
 from fragility.models import Model
+from fragility.pages.wording import join_names
 from fragility.protocol import Protocol, bind
 from fragility.tables.sources import RowSource
 from fragility.verification.outcome import NOT_FITTED, Verification
@@ -173,6 +175,9 @@ def _list_assumed(found: Recomputation, partial: Sequence[str], *, fitted: bool)
     if isinstance(audit := found.loaded.audit, StoredAudit):
         pages = sorted(path.name for path in audit.folder.glob("*.html"))
         told += [f"what {', '.join(pages)} in the folder says: make it again from the certificates"] if pages else []
+    engine = found.loaded.audit.manifest.engine
+    record = ["engine.evaluations", *(["engine.blackbox_rows"] if engine.name != BLACKBOX else []), "versions"]
+    told += [f"what the manifest states of the run: {join_names(record)}"]
     return (*told, "that the rows audited are like those the model will see")
 
 

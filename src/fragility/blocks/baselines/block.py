@@ -34,7 +34,7 @@ from fragility.engines.run import Run
 from fragility.evidence import EvidenceRows
 from fragility.evidence.agreement import OtherBatches, with_ties_settled
 from fragility.models import ClassLabel
-from fragility.pages.wording import join_names
+from fragility.pages.wording import join_names, write_count
 from fragility.protocol import Protocol
 
 
@@ -66,7 +66,7 @@ class BaselinesRecheck(BlockRecheck):
 
     def describe(self) -> str:
         others = join_names(list(list_baselines(self.own.protocol)[1:]))
-        return f"{self.rows} rows recomputed under {others}, {self.result}"
+        return f"{write_count(self.rows, 'row')} recomputed under {others}, {self.result}"
 
 
 class BaselinesBlock(Block):

@@ -375,7 +375,7 @@ def describe_under_all(count: int, rows: int, baselines: Sequence[str]) -> str:
     """Return how many of the rows compared flip early under every baseline that was tried."""
     noun = write_count(rows, "confident prediction")
     tried = f"all {len(baselines)} baselines tried ({join_names(baselines)})"
-    return f"{count:,} of {noun} {'flips' if count == 1 else 'flip'} within two groups under {tried}"
+    return f"{count:,} of {noun} {'flips' if 1 in (count, rows) else 'flip'} within two groups under {tried}"
 
 
 STABILITY_WORDS = {

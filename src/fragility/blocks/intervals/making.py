@@ -22,7 +22,7 @@ from fragility.evidence import EvidenceRows
 from fragility.models import ClassLabel
 from fragility.pages.terms import BRACKETED, EXACT
 from fragility.protocol import Protocol
-from fragility.questions.modes.intervals import bind_estimator, choose_fields, find_single, intervals_of_rows
+from fragility.questions.modes.intervals import bind_estimator, choose_fields, find_narrow, intervals_of_rows
 from fragility.questions.modes.stability import (
     ABOVE,
     BELOW,
@@ -44,7 +44,7 @@ def declare_intervals(rows: EvidenceRows, protocol: Protocol, engine: str, wante
         engine=name_engine(few, engine),
         rows=None if most is None else ChosenRows(most, "exposure"),
         fields=[field.name for field in fields],
-        single=find_single(rows, fields),
+        narrow=find_narrow(rows, fields),
     )
 
 
@@ -57,7 +57,7 @@ def search_intervals(
 ) -> StabilityIntervals:
     """Return the intervals of some rows, found as a block declares."""
     engine = BLACKBOX if declared.engine == BLACKBOX else "auto"
-    return intervals_of_rows(rows, protocol, declared.fields, engine, byte_budget, report, declared.single)
+    return intervals_of_rows(rows, protocol, declared.fields, engine, byte_budget, report, declared.narrow)
 
 
 def write_intervals(rows: EvidenceRows, found: StabilityIntervals) -> IntervalsClaims:

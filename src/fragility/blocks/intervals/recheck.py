@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +35,7 @@ from fragility.evidence import EvidenceRows
 from fragility.evidence.modes import values_frame
 from fragility.evidence.origins import Origin
 from fragility.pages.terms import BRACKETED, EXACT
+from fragility.pages.wording import write_count
 from fragility.protocol import Protocol
 from fragility.questions.modes.intervals import bind_estimator, choose_fields, search_fields
 from fragility.questions.modes.searching import EXACT_ENGINES, Axis, Question, Search
@@ -54,7 +55,7 @@ class IntervalsRecheck(BlockRecheck):
         protocol, declared = self.own.protocol, self.own.declared
         assert isinstance(declared, IntervalsDeclaration)
         claimed = intervals_claims_of(block, declared)
-        search = make_raw_search(rows, protocol, declared.single)
+        search = make_raw_search(rows, protocol, declared.narrow)
         found = search_fields(search, choose_fields(protocol, declared.fields))
         asked = write_intervals(rows, found)
         questions = Questions(search, claimed, self.tolerance, self.own.classes)
@@ -73,15 +74,16 @@ class IntervalsRecheck(BlockRecheck):
         return disputed + questions.compare(write_intervals(rows, settled), compared)
 
     def describe(self) -> str:
-        told = f"{self.rows} rows searched again and the model asked at every end and inside, {self.result}"
-        missed = f"; {self.unsearched} rows were not searched again: {self.unread}" if self.unsearched else ""
-        return told + missed
+        rows, missed = write_count(self.rows, "row"), write_count(self.unsearched, "row")
+        told = f"{rows} searched again and the model asked at every end and inside, {self.result}"
+        verb = "was" if self.unsearched == 1 else "were"
+        return told + (f"; {missed} {verb} not searched again: {self.unread}" if self.unsearched else "")
 
 
-def make_raw_search(rows: EvidenceRows, protocol: Protocol, single: Sequence[str]) -> Search:
+def make_raw_search(rows: EvidenceRows, protocol: Protocol, narrow: Mapping[str, str]) -> Search:
     """Return a search that asks the whole pipeline about raw rows: any column may come from any field."""
     anywhere = Origin(tuple(field.name for field in protocol.fields), rising=False)
-    return Search(rows, [anywhere] * rows.width, protocol, BLACKBOX, DEFAULT_BYTE_BUDGET, single)
+    return Search(rows, [anywhere] * rows.width, protocol, BLACKBOX, DEFAULT_BYTE_BUDGET, narrow)
 
 
 def _find_inner_flips(claimed: IntervalsClaims, asked: IntervalsClaims) -> list[Difference]:

@@ -36,6 +36,7 @@ from fragility.evidence.modes import Range, weigh_values
 from fragility.models import ClassLabel
 from fragility.pages.terms import BRACKETED, EXACT, NOT_WHOLE, UNLISTED
 from fragility.protocol import Protocol
+from fragility.questions.modes.scales import NARROW
 from fragility.questions.modes.stability import STATES, Flip, StabilityInterval, count_room, measure_room, to_number
 
 Texts = npt.NDArray[np.object_]  # (n, F) text, or None
@@ -57,7 +58,7 @@ class IntervalsDeclaration(Declaration):
     """What an intervals block was made with."""
 
     fields: list[str]  # in the order of the protocol
-    single: list[str]  # those of them whose values are decimals of single precision
+    narrow: dict[str, str]  # of those of decimals narrower than float64, their types
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -180,19 +181,22 @@ def _is_scalar(value: Any) -> bool:
 def check_intervals_declaration(declared: IntervalsDeclaration, protocol: Protocol) -> None:
     """Refuse a declaration that does not fit the protocol."""
     known = [field.name for field in protocol.fields]
-    decimals = [field.name for field in protocol.fields if _is_decimal(field)]
-    for name, possible in (("fields", known), ("single", [field for field in decimals if field in declared.fields])):
-        names = getattr(declared, name)
-        if names != [field for field in possible if field in names] or (name == "fields" and not names):
-            what = "fields" if name == "fields" else "decimal fields"
-            raise CertificateError(
-                f"blocks.intervals.{name} in the manifest must name {what} of the protocol in their order, got "
-                f"{names!r:.80}"
-            )
+    if not declared.fields or declared.fields != [field for field in known if field in declared.fields]:
+        raise CertificateError(
+            "blocks.intervals.fields in the manifest must name fields of the protocol in their order, got "
+            f"{declared.fields!r:.80}"
+        )
+    check_narrow("intervals", declared.narrow, [field for field in protocol.fields if field.name in declared.fields])
 
 
-def _is_decimal(field: Field) -> bool:
-    return field.kind == "numeric" and field.type != "integer"
+def check_narrow(block: str, narrow: Mapping[str, str], fields: Sequence[Field]) -> None:
+    """Refuse types of narrow decimals that are none, or of fields of a block that hold no decimals."""
+    decimals = [field.name for field in fields if field.kind == "numeric" and field.type != "integer"]
+    where = f"blocks.{block}.narrow in the manifest"
+    if unknown := [name for name in narrow if name not in decimals]:
+        raise CertificateError(f"{where} must name decimal fields of the block, got {unknown[0]!r:.80}")
+    if wrong := [own for own in narrow.values() if own not in NARROW]:
+        raise CertificateError(f"{where} must say {' or '.join(NARROW)} of a field, got {wrong[0]!r:.80}")
 
 
 def intervals_contradictions(

@@ -28,6 +28,7 @@ from fragility.engines.lattice.whole import find_lattice, never_searches, row_bl
 from fragility.engines.oracle import ModelOracle
 from fragility.evidence import EvidenceRows, States
 from fragility.pages.terms import MINIMUM, NONE_AT_ALL, none_up_to
+from fragility.pages.wording import write_count
 from fragility.protocol import Protocol
 from fragility.questions.reliability.failure import failure_of_rows
 from fragility.questions.search import failing_sets_of_rows
@@ -90,11 +91,12 @@ class LatticeRecheck(BlockRecheck):
         if self.unread is not None:
             return (
                 f"the {engine} engine cannot read the model here ({self.unread}): {self.unsearched} of "
-                f"{self.rows} rows were not searched again"
+                f"{write_count(self.rows, 'row')} {'was' if self.rows == 1 else 'were'} not searched again"
             )
         if engine == BLACKBOX:
-            return f"{self.rows} rows searched again by asking the model"
-        return f"{self.rows} rows searched again; for {self.asked} the model itself was asked about every smaller set"
+            return f"{write_count(self.rows, 'row')} searched again by asking the model"
+        rows = write_count(self.rows, "row")
+        return f"{rows} searched again; for {self.asked} the model itself was asked about every smaller set"
 
 
 def _find_false_sets(claimed: LatticeClaims, rows: EvidenceRows, protocol: Protocol) -> list[Difference]:

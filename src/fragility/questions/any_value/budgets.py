@@ -7,7 +7,7 @@ No baseline stands in for anything here, so no choice of one can dispute the ans
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from itertools import combinations
 from typing import Any
 
@@ -130,15 +130,15 @@ def budgets_of_rows(
     engine: str = "auto",
     byte_budget: int = DEFAULT_BYTE_BUDGET,
     report: Report | None = None,
-    single: Sequence[str] | None = None,
+    narrow: Mapping[str, str] | None = None,
     *,
     by_sets: bool = False,
 ) -> AnyValueBudgets:
     """Return the budgets of rows as they were bound. A row's budget depends on no other row.
 
-    single, by_sets: as for ``AnyValues``.
+    narrow, by_sets: as for ``AnyValues``.
     """
-    work = _Budgets(AnyValues(rows, protocol, engine, byte_budget, single, by_sets=by_sets), max_size)
+    work = _Budgets(AnyValues(rows, protocol, engine, byte_budget, narrow, by_sets=by_sets), max_size)
     work.read_rows(budget, report)
     work.ask_rows(asked, report)
     if chances:

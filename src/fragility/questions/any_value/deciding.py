@@ -5,7 +5,7 @@ Every set that is said to flip a row has been asked of the model itself. A row t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -33,7 +33,7 @@ from fragility.questions.any_value.native import (
     Reading,
 )
 from fragility.questions.any_value.values import make_ranges
-from fragility.questions.modes.intervals import bind_estimator, find_single
+from fragility.questions.modes.intervals import bind_estimator, find_narrow
 from fragility.questions.modes.searching import Search
 
 DEFAULT_BUDGET = 200_000  # boxes of trees that are looked at for one set before it is left open
@@ -75,8 +75,8 @@ def _show(value: Scalar) -> str:
 class AnyValues:
     """The rows of a search, their fields' domains, and who decides about them; ProtocolError if nothing can be varied.
 
-    single: the fields of single precision; by default those of columns that are. by_sets: decide sets of one and two
-    fields as larger ones are, set by set, as a verifier does.
+    narrow: the types of decimals narrower than float64, by field; by default those of the columns.
+    by_sets: decide sets of one and two fields as larger ones are, set by set, as a verifier does.
     """
 
     def __init__(
@@ -85,15 +85,15 @@ class AnyValues:
         protocol: Protocol,
         engine: str = "auto",
         byte_budget: int = DEFAULT_BYTE_BUDGET,
-        single: Sequence[str] | None = None,
+        narrow: Mapping[str, str] | None = None,
         *,
         by_sets: bool = False,
     ) -> None:
         self.protocol, self.domains = protocol, protocol.domains
         training = {own.field: own for own in protocol.modes.ranges}
         ranges: dict[str, Range] = make_ranges(self.domains, training, protocol.fields)
-        single = find_single(rows, protocol.fields) if single is None else single
-        self.search = Search(*bind_estimator(rows, protocol), protocol, engine, byte_budget, single, ranges)
+        narrow = find_narrow(rows, protocol.fields) if narrow is None else narrow
+        self.search = Search(*bind_estimator(rows, protocol), protocol, engine, byte_budget, narrow, ranges)
         self.asker = RawAsker(self.search)
         self.free = [own.field for own in self.domains if not own.fixed]
         self.reading: Reading = ModelReader(self.search, self.domains, by_sets).read()

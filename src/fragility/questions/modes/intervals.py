@@ -16,7 +16,7 @@ value. The model itself is asked on both sides of every end.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -32,6 +32,7 @@ from fragility.evidence.fields import Field
 from fragility.evidence.origins import Origin, Origins, check_claims, check_moves, known_origins
 from fragility.evidence.rows import conform_rows
 from fragility.protocol import Protocol, bind
+from fragility.questions.modes.scales import NARROW
 from fragility.questions.modes.searching import Search
 from fragility.questions.modes.stability import NominalStability, OrderedStability, StabilityIntervals
 
@@ -95,13 +96,13 @@ def intervals_of_rows(
     engine: str = "auto",
     byte_budget: int = DEFAULT_BYTE_BUDGET,
     report: Report | None = None,
-    single: Sequence[str] | None = None,
+    narrow: Mapping[str, str] | None = None,
 ) -> StabilityIntervals:
     """Return the intervals of rows as they were bound. A row's intervals depend on no other row.
 
-    single: the fields whose values are decimals of single precision; by default those of columns that are.
+    narrow: the types of decimals narrower than float64, by field; by default those of the columns.
     """
-    search = make_search(rows, protocol, engine, byte_budget, single)
+    search = make_search(rows, protocol, engine, byte_budget, narrow)
     return search_fields(search, choose_fields(protocol, fields), report)
 
 
@@ -110,10 +111,10 @@ def make_search(
     protocol: Protocol,
     engine: str = "auto",
     byte_budget: int = DEFAULT_BYTE_BUDGET,
-    single: Sequence[str] | None = None,
+    narrow: Mapping[str, str] | None = None,
 ) -> Search:
     """Return the rows and their model, ready to be searched; the arguments are those of ``intervals_of_rows``."""
-    narrow = find_single(rows, protocol.fields) if single is None else single
+    narrow = find_narrow(rows, protocol.fields) if narrow is None else narrow
     return Search(*bind_estimator(rows, protocol), protocol, engine, byte_budget, narrow)
 
 
@@ -140,13 +141,14 @@ def choose_fields(protocol: Protocol, fields: Sequence[str] | None) -> list[Fiel
     return [field for field in protocol.fields if wanted is None or field.name in wanted]
 
 
-def find_single(rows: EvidenceRows, fields: Sequence[Field]) -> list[str]:
-    """Return the fields of decimals whose columns have single precision."""
+def find_narrow(rows: EvidenceRows, fields: Sequence[Field]) -> dict[str, str]:
+    """Return the types of the columns of decimals that are narrower than float64, by field."""
     frame = rows.source.frame
     if frame is None:
-        return []
+        return {}
     decimals = [field.name for field in fields if field.type != "integer"]
-    return [name for name in decimals if str(frame[name].dtype).lower() == "float32"]
+    types = {name: str(frame[name].dtype).lower() for name in decimals}
+    return {name: own for name, own in types.items() if own in NARROW}
 
 
 def bind_estimator(rows: EvidenceRows, protocol: Protocol) -> tuple[EvidenceRows, Origins]:

@@ -22,6 +22,7 @@ from fragility.evidence.modes import Range
 from fragility.evidence.rows import Scalar
 
 LARGEST_WHOLE = 2.0**53
+NARROW = ("float32", "float16")  # decimals narrower than float64
 
 
 class Places(NamedTuple):
@@ -38,7 +39,7 @@ class Scale:
 
     field: Field
     range: Range
-    precision: Any  # np.float64 or np.float32, of decimals
+    precision: Any  # np.float64, np.float32 or np.float16, of decimals
 
     @property
     def unit(self) -> str:
@@ -87,10 +88,10 @@ class Scale:
             fits &= (numbers == np.rint(numbers)) & (np.abs(numbers) <= LARGEST_WHOLE)
         elif self.range.whole:
             fits &= (column == column.dt.normalize()).to_numpy()
-        elif self._is_decimal and self.precision == np.float32:
+        elif self._is_decimal and self.precision != np.float64:
             numbers = column.to_numpy(dtype=np.float64, na_value=np.nan)
             with np.errstate(over="ignore"):
-                fits &= numbers == numbers.astype(np.float32)  # other numbers lie between two values of the scale
+                fits &= numbers == numbers.astype(self.precision)  # other numbers lie between two values of the scale
         place[fits] = self._places_of(column[fits])
         return Places(place, known, fits)
 
@@ -149,14 +150,14 @@ def _stamps(dates: pd.Series) -> pd.Series:
 
 def rank_decimals(values: npt.NDArray[np.floating[Any]]) -> Integers:
     """Return the rank of each decimal among those of its precision; 0.0 and -0.0 have rank 0."""
-    single = values.dtype == np.float32
-    bits: Integers = np.ascontiguousarray(values).view(np.int32 if single else np.int64).astype(np.int64)
-    size = bits & (2**31 - 1 if single else 2**63 - 1)
+    signed = np.dtype(f"i{values.dtype.itemsize}")
+    bits: Integers = np.ascontiguousarray(values).view(signed).astype(np.int64)
+    size = bits & int(np.iinfo(signed).max)
     return np.where(bits < 0, -size, size)
 
 
 def unrank_decimals(ranks: Integers, precision: Any) -> npt.NDArray[np.floating[Any]]:
     """Return the decimals of some ranks."""
-    signed = np.int32 if precision == np.float32 else np.int64
+    signed = np.dtype(f"i{np.dtype(precision).itemsize}")
     size = np.abs(ranks).astype(signed).view(precision)
     return np.asarray(np.where(ranks < 0, -size, size))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import cycle, islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
@@ -118,10 +118,10 @@ class Search:
         protocol: Protocol,
         engine: str,
         byte_budget: int,
-        single: Collection[str],
+        narrow: Mapping[str, str],
         ranges: Mapping[str, Range] | None = None,
     ) -> None:
-        self.single = single  # fields of single precision
+        self.narrow = narrow  # the types of decimals narrower than float64, by field
         self.rows, self.origins, self.protocol, self.byte_budget = rows, origins, protocol, byte_budget
         self.oracle = choose_oracle(rows, engine)
         self.engine, self.tolerance = self.oracle.name, 0.0  # tolerance: of residuals, within which the model is asked
@@ -301,7 +301,7 @@ class Search:
         owned = all(origin.fields == (field.name,) for origin in origins)
         rising = owned and all(origin.rising for origin in origins)
         if field.name in self.ranges:
-            scale = Scale(field, self.ranges[field.name], np.float32 if field.name in self.single else np.float64)
+            scale = Scale(field, self.ranges[field.name], np.dtype(self.narrow.get(field.name, np.float64)))
             return Axis(field, scale, scale.places(column), columns, owned, rising)
         nowhere = Places(np.zeros(n, dtype=np.int64), *np.zeros((2, n), dtype=bool))
         return Axis(
