@@ -177,6 +177,9 @@ def are_labels(value: Any) -> bool:
     kinds = {type(label) for label in value} if isinstance(value, list) else set()
     return len(kinds) == 1 and kinds <= {int, float, str, bool} and 1 < len(value) == len(set(value))
 
+def are_narrow(value: Any) -> bool:
+    return isinstance(value, dict) and all(own in ("float32", "float16") for own in value.values())
+
 def are_versions(value: Any) -> bool:
     return isinstance(value, dict) and all(map(matching(r"[\w.+!-]{1,64}"), value.values()))
 
@@ -221,8 +224,8 @@ BLOCKS = {  # which rows have a block, and its own fields
                 {"max_size": POSITIVE, "budget": 10000, "width": 8, "rates": (None, dict), "draws": (None, POSITIVE),
                  "seed": (None, COUNT), "events": (None, EVENTS)}),
     "modes": ((None, {"most": POSITIVE, "by": "content"}), {"units": dict}),
-    "intervals": ((None, {"most": POSITIVE, "by": "exposure"}), {"fields": [str], "single": [str]}),
-    "any_value": ((None, {"most": POSITIVE, "by": "exposure"}), {"max_size": 2, "groups": [str], "single": [str]}),
+    "intervals": ((None, {"most": POSITIVE, "by": "exposure"}), {"fields": [str], "narrow": are_narrow}),
+    "any_value": ((None, {"most": POSITIVE, "by": "exposure"}), {"max_size": 2, "groups": [str], "narrow": are_narrow}),
     "baselines": ({"most": 500, "by": "content"}, {"baselines": [str]})}
 
 def find_origins(p: Document) -> dict[str, list[str]]:
@@ -498,7 +501,7 @@ class Rows:
         text = value.isoformat()
         return text[:10] if text[10:] in ("", "T00:00:00") else text
 
-    def list_near(self, name: str, low: Any, high: Any, whole: bool, single: bool, most: int, random: Any) -> Any:
+    def list_near(self, name: str, low: Any, high: Any, whole: bool, narrow: str, most: int, random: Any) -> Any:
         """The next value below an interval, the next above, and all whole ones inside, or some at random."""
         if name in self.dates or whole:
             tick = "D" if whole else re.findall(r"\[(\w+)", self.dates[name])[0]
@@ -506,7 +509,7 @@ class Rows:
             n = int((high - low) // unit)
             steps = range(n) if whole and n < most else random.integers(0, n + 1, 64)
             return low - unit, high + unit, [low + int(k) * unit for k in steps]
-        kind, steps = (np.float32 if single else np.float64), random.uniform(low, high, 16)
+        kind, steps = np.dtype(narrow).type, random.uniform(low, high, 16)
         below, above = (float(np.nextafter(kind(v), kind(to))) for v, to in ((low, -math.inf), (high, math.inf)))
         return below, above, [float(kind(v)) for v in steps]
 
@@ -946,7 +949,7 @@ class Recomputation:
             near = [max((v for v in tried if v < low), default=None), min((v for v in tried if v > high), default=None)]
             inside, beside = [v for v in tried if low <= v <= high], low in (*tried, x) and high in (*tried, x)
             if state == "exact":
-                *near, more = rows.list_near(name, low, high, whole, name in d["single"], self.limit // 4, self.random)
+                *near, more = rows.list_near(name, low, high, whole, d["narrow"].get(name, "float64"), self.limit // 4, self.random)
                 inside, beside = inside + more, True
                 if not whole or len(more) < (high - low) / (near[1] - high):
                     f.leave("of exact intervals: values inside that were not asked", 1)
