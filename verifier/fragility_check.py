@@ -949,7 +949,8 @@ class Recomputation:
             near = [max((v for v in tried if v < low), default=None), min((v for v in tried if v > high), default=None)]
             inside, beside = [v for v in tried if low <= v <= high], low in (*tried, x) and high in (*tried, x)
             if state == "exact":
-                *near, more = rows.list_near(name, low, high, whole, d["narrow"].get(name, "float64"), self.limit // 4, self.random)
+                narrow, most = d["narrow"].get(name, "float64"), self.limit // 4
+                *near, more = rows.list_near(name, low, high, whole, narrow, most, self.random)
                 inside, beside = inside + more, True
                 if not whole or len(more) < (high - low) / (near[1] - high):
                     f.leave("of exact intervals: values inside that were not asked", 1)
