@@ -388,7 +388,18 @@ class Protocol:
         return "field" if one_each else "group of fields"
 
     def rule(self, offset: Floats | None) -> DecisionRule:
-        """Return the rule that decides about states; offset: (C,) what a threshold adds to log-probabilities."""
+        """Return the rule that decides about states.
+
+        Parameters
+        ----------
+        offset : ndarray of shape (C,) or None
+            What a declared threshold adds to log-probabilities.
+
+        Returns
+        -------
+        DecisionRule
+            When a state flips, and its margin.
+        """
         return DecisionRule(self.resolution, offset, self.reading, self.smoothing)
 
     @property
