@@ -321,7 +321,7 @@ def _read_rows(given: str | None, flag: str) -> bool | int | None:
 def _choose_any_value(
     given: str | None, wanted: bool | int | None, model: fg.Model, source: RowSource, protocol: fg.Protocol, engine: str
 ) -> bool | int | None:
-    """Return what `audit_files` takes, and say what it costs: some rows of models that can be read, unless told."""
+    """Return what `audit_files` takes: some rows of models that can be read; others cost answers, which is said."""
     from fragility.blocks.any_value import MOST_EXPOSED
     from fragility.engines.choice import find_engine
     from fragility.protocol import bind
@@ -331,13 +331,7 @@ def _choose_any_value(
     bound = bind(model, few.frame, protocol, few.ids)
     varied = any(not own.fixed for own in protocol.domains) and bound.source.frame is not None
     if find_engine(bound, engine) is not None:
-        if given is not None or not varied:
-            return wanted
-        note(
-            f"how many groups must change, to any values, before a decision flips is searched for at most "
-            f"{MOST_EXPOSED:,} confident rows; --any-value none leaves it out"
-        )
-        return MOST_EXPOSED
+        return wanted if given is not None or not varied else MOST_EXPOSED  # the summary says so
     if wanted:
         rows = "every row" if wanted is True else f"each of at most {wanted:,} confident rows"
         note(f"values of all groups are tried: up to {DEFAULT_ASKED:,} model evaluations for {rows}")

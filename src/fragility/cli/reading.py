@@ -99,7 +99,7 @@ def select_first(certs: StoredAudit, policy: fg.ReviewPolicy, number: int) -> tu
         chosen = policy.select(fg.Certificates(table, certs.protocol, certs.manifest))
         count += len(chosen)
         unscored += int(np.isnan(chosen.score(policy.by, partial=True)).sum())
-        both = fg.Certificates(pa.concat_tables([best.table, chosen[:number].table]), certs.protocol, certs.manifest)
+        both = fg.Certificates(pa.concat_tables([best.table, chosen[:number].table]), certs.protocol, best.manifest)
         best = both.take(np.argsort(-both.score(policy.by, partial=True), kind="stable")[:number])
     return count, unscored, best
 
