@@ -7,6 +7,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 import fragility as fg
+from fragility.analysis.ranking.evaluating import Baselines
 from fragility.apps.review.views import View
 from fragility.base.errors import DataError
 
@@ -63,7 +64,7 @@ def test_watch(certs):
 
 def test_a_policy_from_a_table_that_does_not_say(model, protocol, certs, tmp_path):
     own, X = model
-    labels = fg.label_brittle(own, X[600:], protocol, fg.Stress(tau_confidence=LEVEL, draws=2))
+    labels = fg.label_brittle(own, X[600:], protocol, fg.Stress(draws=2))
     table = labels.to_arrow() if hasattr(labels, "to_arrow") else None
     if table is None:
         import pyarrow.parquet as pq
@@ -72,6 +73,18 @@ def test_a_policy_from_a_table_that_does_not_say(model, protocol, certs, tmp_pat
     policy = fg.ReviewPolicy.fit(certs, table.replace_schema_metadata(None), risk=0.5)
     assert policy.min_confidence == LEVEL
     assert policy.rules[0].rows == count_confident(certs)
+
+
+def test_labels_of_stress(model, protocol, certs):
+    own, X = model
+    stress = fg.Stress(draws=2)
+    labels = fg.label_brittle(own, X[600:], protocol, stress)
+    assert labels.min_confidence == labels.stress.tau_confidence == LEVEL
+    assert labels.high_confidence.sum() == count_confident(certs)
+    assert fg.label_brittle(own, X[600:], protocol, fg.Stress(draws=2, tau_confidence=0.8)).min_confidence == 0.8
+    assert fg.Stress.from_dict(stress.to_dict()) == stress  # a stress that leaves it to the protocol stays so in a file
+    found = fg.evaluate(certs, own, X[600:], stress=stress, baselines=Baselines(random_orders=0, shap_rows=0))
+    assert f"high confidence from {LEVEL:g}" in str(found)
 
 
 def test_the_workbench():
@@ -94,4 +107,6 @@ def test_the_mlflow_evaluator(protocol):
 
     settings = EvaluatorSettings.read({"protocol": protocol, "stress": True})
     assert settings.min_confidence is None
-    assert settings.declare_stress(protocol).tau_confidence == LEVEL
+    assert settings.declare_stress().tau_confidence is None  # as the protocol declares
+    own = EvaluatorSettings.read({"protocol": protocol, "stress": True, "min_confidence": 0.8})
+    assert own.declare_stress().tau_confidence == 0.8

@@ -29,6 +29,12 @@ def test_the_interval_of_a_share_is_wilsons(count: int, rows: int) -> None:
     assert found.value == count / rows
 
 
+def test_the_interval_of_a_share_that_is_at_least_so_large_covers_all_it_can_be() -> None:
+    found = share_of(12, 40, unsettled=5)
+    assert (found.value, found.exact) == (12 / 40, False)
+    assert found.lower == share_of(12, 40).lower and found.upper == share_of(17, 40).upper
+
+
 def test_a_share_of_no_rows_says_nothing() -> None:
     found = share_of(0, 0)
     assert math.isnan(found.value) and (found.lower, found.upper) == (0.0, 1.0)

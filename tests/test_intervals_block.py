@@ -37,7 +37,7 @@ from fragility.pages.terms import BRACKETED, EXACT, MISSING
 from fragility.protocol import bind
 from fragility.questions.modes.stability import StabilityInterval, describe_intervals
 from fragility.verification.outcome import Verification
-from fragility.verification.verifying import verify
+from fragility.verification.verifying import _choose_rows, verify
 
 pytest.importorskip("numba")
 FAMILIES = [("lightgbm", "transformed"), ("logistic", "transformed"), ("mlp", "transformed"), ("lightgbm", "raw")]
@@ -201,6 +201,19 @@ def test_some_confident_rows_are_the_most_exposed_ones(certs, some, case_and_pro
         assert some.by_id(own).block_digests.get("intervals") == certs.by_id(own).block_digests.get("intervals")
     assert sum(cert.intervals is not None for cert in some) == 6 == len(some.intervals)
     assert verify(some, case_and_protocol[0].model, rows).complete
+
+
+def test_a_block_of_which_no_row_was_recomputed_is_not_proved(some, case_and_protocol, rows):
+    own = set(some.ids_of_block("intervals"))
+    model, seeds = case_and_protocol[0].model, range(100)
+    seed = next(seed for seed in seeds if some[int(np.argmax(_choose_rows(len(some), 1, seed)))].id not in own)
+    result = verify(some, model, rows, sample=1, seed=seed)
+    check = result.checks[-1]
+    assert result and check.empty and check.detail == "none of the rows recomputed has the intervals block"
+    assert not any(text.startswith("intervals") for text in result.proved)
+    assert "no row of the intervals block was among them" in result.not_proved
+    assert "no row of the intervals block was among them" in result.verdict
+    assert "nothing intervals      none of the rows" in str(result) and "proved: the lines marked ok" in str(result)
 
 
 def test_the_block_changes_nothing_else(certs, case_and_protocol, rows):

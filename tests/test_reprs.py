@@ -64,6 +64,8 @@ def results(tmp_path_factory):
         "gate": gate,
         "its verdicts": gate.check(certs),
         "verify": fg.verify(certs, model, rows),
+        "auditor": fg.Auditor(model, protocol),
+        "guard": guard,
         "check": guard.check(rows.iloc[0].to_dict()),
         "check_rows": guard.check_rows(rows),
         "report": fg.Report.of(certs),
@@ -81,6 +83,8 @@ def test_every_result_is_shown_in_a_line_or_two(results):
     shown = {name: repr(result) for name, result in results.items()}
     long = {name: len(text) for name, text in shown.items() if len(text) > LONGEST or text.count("\n") > 1}
     assert not long
+    assert not [name for name, text in shown.items() if " object at 0x" in text]
+    assert shown["guard"] == "Guard(DecisionTreeClassifier, 4 groups, engine trees, without a policy)"
     assert shown["label_brittle"].startswith("BrittleLabels(id=<ndarray 300>, predicted=<ndarray 300>, ")
     for name, result in results.items():
         if isinstance(result, BriefRepr) and type(result).__str__ is not object.__str__:

@@ -30,6 +30,7 @@ from fragility.base.errors import VerificationError
 from fragility.blocks.claims import MEASURED, derived_claims
 from fragility.models import Model
 from fragility.protocol import Protocol
+from fragility.verification.training import find_difference
 from fragility.verification.verifying import _choose_rows, verify
 
 N = 12
@@ -505,7 +506,9 @@ def test_a_baseline_that_suits_its_author_is_found_with_the_training_rows(family
     assert believed.not_proved[0] == "that the protocol is fitted on training rows"
     result = fg.verify(made, own.model, X, train=own.X_train)
     assert [check.name for check in result.checks if not check.passed] == ["training"]
-    assert [difference.field for difference in result.checks[-1].differences] == ["protocol.columns"]
+    name, told = protocol.columns[kind].name, str(result.checks[-1].differences[0])
+    assert [difference.field for difference in result.checks[-1].differences] == [f"protocol.columns.{name}.baseline"]
+    assert told.endswith(f"claimed {moved.baseline}, recomputed {protocol.columns[kind].baseline}")
     document = json.loads(json.dumps(result.to_dict()))
     assert document["verdict"] == "NOT verified: training failed" and document["proved"] == []
 
@@ -518,7 +521,23 @@ def test_origins_that_nobody_found_are_none_of_the_training_rows():
     X = own.X_test[:5]
     assert verify(audit(own.model, X, protocol), own.model, X, train=own.X_train).complete
     result = verify(audit(own.model, X, swapped), own.model, X, train=own.X_train)
-    assert failed(result) == ["training"] and result.checks[-1].differences[0].field == "protocol.inputs"
+    assert failed(result) == ["training"] and result.checks[-1].differences[0].field.startswith("protocol.inputs.")
+
+
+@pytest.mark.parametrize(
+    ("claimed", "found", "told"),
+    [
+        ([{"field": "age", "low": 1.0}], [{"field": "age", "low": 2.0}], ("of.age.low", "1.0", "2.0")),
+        ([{"field": "age"}], [{"field": "sex"}], ("of.0.field", "age", "sex")),
+        ({"a": {"values": [1, 2, 3]}}, {"a": {"values": [1, 2, 4]}}, ("of.a.values.2", "3", "4")),
+        ([1, 2], [1, 2, 3], ("of", "2 entries", "3 entries")),
+        ({"mean": 1}, {}, ("of.mean", "1", "nothing")),
+        (1, 1.0, ("of", "1", "1.0")),
+        ("a" * 90 + "b", "a" * 90 + "c", ("of", f"...{'a' * 20}b", f"...{'a' * 20}c")),
+    ],
+)
+def test_a_difference_from_the_training_rows_shows_where_it_lies(claimed, found, told):
+    assert find_difference("of", claimed, found) == told
 
 
 def test_a_page_beside_the_certificates_is_not_proved(certs, case, tmp_path):

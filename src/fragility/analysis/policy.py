@@ -93,7 +93,7 @@ class LabelledRows(BriefRepr):
                 confidence=labels.confidence,
                 high_confidence=labels.high_confidence,
                 brittle=labels.brittle,
-                min_confidence=labels.stress.tau_confidence,
+                min_confidence=labels.min_confidence,
                 stress=labels.stress.to_dict(),
                 protocol=labels.run.protocol,
             )

@@ -132,6 +132,9 @@ class Auditor:
         if first is not None:
             self._make_ready(first)
 
+    def __repr__(self) -> str:
+        return f"Auditor({self.model.kind}, {len(self.protocol.groups)} groups, engine {self.engine})"
+
     @property
     def model(self) -> Model:
         """The model, with its link confirmed."""

@@ -35,7 +35,8 @@ class Share:
     rows : int
         Rows looked at.
     lower, upper : float
-        The ends of the interval; 0 and 1 for a share of no rows. It is that of the rows counted.
+        The ends of the interval; 0 and 1 for a share of no rows. The lower end is that of the rows counted, the upper
+        end that of the unsettled rows as well, so that the interval covers whatever they turn out to be.
     unsettled : int, default=0
         Further rows of which it is unknown whether they have the property, so that the share is "at least" this.
     """
@@ -86,12 +87,16 @@ def share_of(count: int, rows: int, z: float = Z95, *, unsettled: int = 0) -> Sh
     """Return a share with its Wilson interval; unsettled: rows of which the property is not known."""
     if rows == 0:
         return Share(0, 0, 0.0, 1.0)
+    lower, upper = _wilson(count, rows, z)
+    return Share(count, rows, lower, _wilson(count + unsettled, rows, z)[1] if unsettled else upper, unsettled)
+
+
+def _wilson(count: int, rows: int, z: float) -> tuple[float, float]:
     p = count / rows
     centre = p + z * z / (2 * rows)
     spread = z * math.sqrt(p * (1 - p) / rows + z * z / (4 * rows * rows))
     scale = 1 + z * z / rows
-    lower = 0.0 if count == 0 else (centre - spread) / scale
-    return Share(count, rows, lower, 1.0 if count == rows else (centre + spread) / scale, unsettled)
+    return 0.0 if count == 0 else (centre - spread) / scale, 1.0 if count == rows else (centre + spread) / scale
 
 
 def difference_of(one: Share, other: Share) -> ShareDifference:

@@ -39,6 +39,7 @@ from fragility.evidence import EvidenceRows
 from fragility.evidence.origins import Origin
 from fragility.evidence.rows import Scalar
 from fragility.models import ClassLabel
+from fragility.pages.wording import write_count
 from fragility.protocol import Protocol
 from fragility.questions.any_value.asking import Change, RawAsker
 from fragility.questions.any_value.budgets import budgets_of_rows
@@ -308,9 +309,10 @@ class AnyValueRecheck(BlockRecheck):
         return disputed
 
     def describe(self) -> str:
-        told = f"{self.rows} rows searched again, and the model asked about every witness and inside, {self.result}"
-        missed = f"; {self.unsearched} rows were not searched again: {self.unread}" if self.unsearched else ""
-        return told + missed
+        rows, missed = write_count(self.rows, "row"), write_count(self.unsearched, "row")
+        told = f"{rows} searched again, and the model asked about every witness and inside, {self.result}"
+        verb = "was" if self.unsearched == 1 else "were"
+        return told + (f"; {missed} {verb} not searched again: {self.unread}" if self.unsearched else "")
 
 
 class _Asking:

@@ -466,8 +466,8 @@ class BlockRecheck(Recheck, ABC):
     def check(self) -> Check:
         """Return the outcome, when all rows were given."""
         engine, name, differences = self.own.declared.engine, self.own.name, list(self.differences)
-        told = self.describe() if self.rows else f"none of these rows has the {name} block"
+        told = self.describe() if self.rows else f"none of the rows recomputed has the {name} block"
         if self.never is not None:
             told = f"the {engine} engine can never have read this model, {self.result}"
             differences.insert(0, Difference("all", f"{name}.engine", engine, f"cannot be: {self.never}"))
-        return Check(name, not differences, told, self.tolerance, tuple(differences))
+        return Check(name, not differences, told, self.tolerance, tuple(differences), empty=not self.rows)

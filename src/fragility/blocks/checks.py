@@ -58,13 +58,22 @@ def find_differences(
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check: whether it passed, in words, and the claims that failed it."""
+    """One check: whether it passed, in words, and the claims that failed it.
+
+    empty: whether there was nothing to look at, so that passing proves nothing.
+    """
 
     name: str
     passed: bool
     detail: str
     tolerance: float | None = None
     differences: tuple[Difference, ...] = ()
+    empty: bool = False
+
+    @property
+    def mark(self) -> str:
+        """How the check ended: ok, FAILED or nothing."""
+        return "FAILED" if not self.passed else "nothing" if self.empty else "ok"
 
 
 @dataclass(eq=False)
@@ -103,7 +112,7 @@ def describe_checks(checks: Sequence[Check]) -> list[str]:
     """Return a line for each check, and below it the claims that failed it."""
     lines = []
     for check in checks:
-        lines.append(f"{'ok    ' if check.passed else 'FAILED'}  {check.name:<13}  {escape_controls(check.detail)}")
+        lines.append(f"{check.mark:<8}{check.name:<13}  {escape_controls(check.detail)}")
         lines += [f"          {difference}" for difference in check.differences[:MAX_LISTED]]
         if len(check.differences) > MAX_LISTED:
             lines.append(f"          and {len(check.differences) - MAX_LISTED} more")

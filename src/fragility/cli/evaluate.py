@@ -63,15 +63,15 @@ class StressOptions:
         option("--rule NAME", "expected (mean margin over draws) or any (a single draw).", panel=opt.STRESSING),
     ] = "expected"
     tau_confidence: Annotated[
-        float,
+        float | None,
         option(
             "--tau-confidence C",
-            "Where a prediction counts as high-confidence.",
+            "Where a prediction counts as confident. (default: as the protocol declares)",
             min=0.0,
             max=1.0,
             panel=opt.STRESSING,
         ),
-    ] = 0.90
+    ] = None
     tau_collapse: Annotated[
         float,
         option(

@@ -245,6 +245,11 @@ class Guard:
         self._decider = Decider(self.auditor, int(draws), None)
         self._decider.neighbours = make_neighbours(self._decider.read, training, conditional, protocol)
 
+    def __repr__(self) -> str:
+        with_policy = "without a policy" if self.policy is None else "with a policy"
+        groups = len(self.protocol.groups)
+        return f"Guard({self.model.kind}, {groups} groups, engine {self.auditor.engine}, {with_policy})"
+
     @property
     def model(self) -> Model:
         """The model, wrapped."""

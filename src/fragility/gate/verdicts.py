@@ -91,21 +91,29 @@ class Verdict:
         """
         if math.isnan(self.value):
             return "no rows to judge by"
-        counting = {None: "", SETS: ", counted over all sets of groups", PATH: ", counted along the path"}
+        counting = {
+            None: "",
+            SETS: ", counted over all sets of groups",
+            PATH: ", counted along the path, which may miss some",
+        }
         return self._compare() + counting[self.counted]
 
     def _compare(self) -> str:
         if self.earlier is None:
             ends = f"between {self._write(self.lower)} and {self._write(self.upper)}"
             limit = f"at {'most' if self.larger_is_worse else 'least'} {self._write(self.limit)}"
-            return f"{self._write(self.value)} of {self.rows:,} rows ({ends}); {limit} is allowed"
+            return f"{self._known}{self._write(self.value)} of {self.rows:,} rows ({ends}); {limit} is allowed"
         if math.isnan(self.earlier):
             return "the earlier audit has no rows to judge by"
         ends = f"between {self._points(self.lower)} and {self._points(self.upper)}"
         return (
-            f"{self._write(self.value)}, was {self._write(self.earlier)}: {self._points(self.value - self.earlier)} "
+            f"{self._known}{self._write(self.value)}, was {self._known}{self._write(self.earlier)}: {self._points(self.value - self.earlier)} "
             f"({ends}); up to {self._points(self.limit)} is allowed"
         )
+
+    @property
+    def _known(self) -> str:
+        return "at least " if self.counted == PATH else ""
 
     def _write(self, share: float) -> str:
         return f"{share:.3f}" if self.measure == "auroc" else f"{share:.1%}"

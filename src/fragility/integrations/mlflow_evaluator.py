@@ -118,21 +118,15 @@ class EvaluatorSettings:
             rows = rows.drop(columns=target)
         return rows
 
-    def declare_stress(self, protocol: Protocol | None = None) -> Stress | None:
-        """Return the held-out stress; None if it is not asked for.
-
-        protocol: says where confident begins, if the settings do not; without it the stress is only read.
-        """
+    def declare_stress(self) -> Stress | None:
+        """Return the held-out stress; None if it is not asked for."""
         if self.stress is None or self.stress is False:
             return None
         if isinstance(self.stress, Stress):
             return self.stress
         if self.stress is True or is_number(self.stress):
             declared = Stress() if self.stress is True else Stress.at(self.stress)
-            least = self.min_confidence
-            if least is None and protocol is not None:
-                least = protocol.min_confidence
-            return declared if least is None else replace(declared, tau_confidence=least)
+            return replace(declared, tau_confidence=self.min_confidence)
         try:
             return Stress.from_dict(self.stress)
         except FragilityError:
@@ -191,11 +185,10 @@ class FragilityEvaluator(ModelEvaluator):
                 "mlflow.models.evaluate the model"
             )
         gate = settings.declare_gate()
-        settings.declare_stress()  # refused before the model is opened
+        stress = settings.declare_stress()  # refused before the model is opened
         address = find_address(getattr(model, "metadata", None))
         wrapped = unwrap_model(model, address, settings.classes, settings.output)
         protocol = settings.declare_protocol(wrapped, dataset.targets_name)
-        stress = settings.declare_stress(protocol)
         rows, ids = _take_rows(dataset, settings.ids)
         certs = audit(
             wrapped, rows, protocol, ids=ids, engine=settings.engine, lattice=settings.lattice, rates=settings.rates,

@@ -23,6 +23,7 @@ def list_checks(checks: Sequence[Check]) -> list[dict[str, Any]]:
         {
             "name": check.name,
             "passed": check.passed,
+            "empty": check.empty,
             "detail": check.detail,
             "differences": [str(one) for one in check.differences],
         }
@@ -32,8 +33,8 @@ def list_checks(checks: Sequence[Check]) -> list[dict[str, Any]]:
 
 def show_checks(checks: Sequence[Check], verdict: str, *, holds: bool, not_proved: Sequence[str] = ()) -> Section:
     """Return the verdict and each check, to read."""
-    failed = Cell("FAILED", amiss=True)
-    rows = [(check.name, Cell("holds") if check.passed else failed, check.detail) for check in checks]
+    said = {"ok": Cell("holds"), "FAILED": Cell("FAILED", amiss=True), "nothing": Cell("nothing to check")}
+    rows = [(check.name, said[check.mark], check.detail) for check in checks]
     differences = [(check.name, str(one)) for check in checks for one in check.differences]
     return Section(
         "verification",
@@ -110,7 +111,7 @@ class Verification(Result):
     @property
     def proved(self) -> tuple[str, ...]:
         """What the checks have shown; nothing if one failed."""
-        return tuple(f"{check.name}: {check.detail}" for check in self.checks) if self else ()
+        return tuple(f"{check.name}: {check.detail}" for check in self.checks if not check.empty) if self else ()
 
     @property
     def not_proved(self) -> tuple[str, ...]:
@@ -162,6 +163,9 @@ class Verification(Result):
                 f"{forged} forged ({forged / self.rows_present:.0%}) would escape with probability "
                 f"{self.escape_probability(forged):.2g}"
             )
+        for check in self.checks:
+            if check.empty and self.rows_recomputed < self.rows_present:
+                gaps.append(f"no row of the {check.name} block was among them")
         for name, rows in self.unsearched.items():
             gaps.append(f"the {name} block of {write_count(rows, 'row')} was not searched again")
         return gaps
@@ -195,7 +199,7 @@ class Verification(Result):
             Several lines; also what printing shows.
         """
         unproved = [f"not proved: {text}" for text in self.not_proved]
-        proved = ["proved: the lines above"] if self else []
+        proved = ["proved: the lines marked ok"] if self else []
         return "\n".join([*describe_checks(self.checks), *proved, *map(escape_controls, unproved), self.verdict])
 
     def _headline(self) -> str:

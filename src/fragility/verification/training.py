@@ -7,6 +7,7 @@ that is fitted must come out as it states it.
 
 from __future__ import annotations
 
+import os
 import warnings
 from typing import Any
 
@@ -16,6 +17,7 @@ from fragility.blocks.checks import Check, Difference
 from fragility.evidence.domains import DECLARED
 from fragility.evidence.modes import JOINT_FIELDS
 from fragility.models import Model
+from fragility.pages.wording import write_count
 from fragility.protocol import Protocol
 
 FITTED = (
@@ -23,7 +25,9 @@ FITTED = (
     *("training_digest", "training_rows"),
 )
 FITTED_MODES = ("catalogue", "whole", "ranges")
-SHOWN = 80
+SHOWN = 80  # characters of a value
+BEFORE = 20  # of these, in front of the first that differs
+ABSENT = "nothing"
 
 
 def check_training(model: Model, X_train: Any, protocol: Protocol) -> Check:
@@ -39,7 +43,7 @@ def check_training(model: Model, X_train: Any, protocol: Protocol) -> Check:
     pairs = {f"protocol.{name}": (stated[name], fresh[name]) for name in FITTED}
     pairs |= {f"protocol.modes.{name}": (stated["modes"][name], fresh["modes"][name]) for name in FITTED_MODES}
     differences = tuple(
-        Difference("all", name, *_shorten(claimed, found))
+        Difference("all", *find_difference(name, claimed, found))
         for name, (claimed, found) in pairs.items()
         if not identical(claimed, found)
     )
@@ -109,13 +113,34 @@ def _read_groups(protocol: Protocol) -> dict[str, list[str]]:
     return {group.name: list(group.columns) for group in groups}
 
 
-def _shorten(claimed: Any, found: Any) -> tuple[str, str]:
-    """Return two values as text, of lists and objects the first entry that differs."""
-    if isinstance(claimed, dict) and isinstance(found, dict) and claimed.keys() == found.keys():
-        pairs = [(claimed[name], found[name]) for name in claimed]
-    elif isinstance(claimed, list) and isinstance(found, list) and len(claimed) == len(found):
-        pairs = list(zip(claimed, found, strict=True))
-    else:
-        pairs = []
-    one, other = next(((a, b) for a, b in pairs if not identical(a, b)), (claimed, found))
-    return f"{one!s:.{SHOWN}}", f"{other!s:.{SHOWN}}"
+def find_difference(name: str, claimed: Any, found: Any) -> tuple[str, str, str]:
+    """Return where two unequal values first differ, by names, and both values there as texts."""
+    if isinstance(claimed, dict) and isinstance(found, dict):
+        for key in dict.fromkeys((*claimed, *found)):
+            if key not in claimed or key not in found:
+                one, other = (str(own[key])[:SHOWN] if key in own else ABSENT for own in (claimed, found))
+                return f"{name}.{key}", one, other
+            if not identical(claimed[key], found[key]):
+                return find_difference(f"{name}.{key}", claimed[key], found[key])
+    if isinstance(claimed, list) and isinstance(found, list):
+        for place, (one, other) in enumerate(zip(claimed, found, strict=False)):
+            if not identical(one, other):
+                return find_difference(f"{name}.{_name_entry(one, other, place)}", one, other)
+        return name, write_count(len(claimed), "entry", "entries"), write_count(len(found), "entry", "entries")
+    return name, *_shorten(str(claimed), str(found))
+
+
+def _name_entry(one: Any, other: Any, place: int) -> str:
+    """Return the name by which both entries of a list go, else their place."""
+    for key in ("name", "field", "group"):
+        if isinstance(one, dict) and isinstance(other, dict) and key in one and one[key] == other.get(key):
+            return str(one[key])
+    return str(place)
+
+
+def _shorten(one: str, other: str) -> tuple[str, str]:
+    """Return two texts, of long ones only what is around the first character that differs."""
+    same = len(os.path.commonprefix((one, other)))
+    start = max(0, same - BEFORE) if same > SHOWN - BEFORE else 0
+    before = "..." if start else ""
+    return f"{before}{one[start : start + SHOWN]}", f"{before}{other[start : start + SHOWN]}"

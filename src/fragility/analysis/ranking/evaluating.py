@@ -262,7 +262,7 @@ def evaluate(
     return Evaluation(
         verdict=judge(report, by),
         report=report,
-        stress=work.stress,
+        stress=labels.stress,
         counts=labels.counts(),
         validation_counts=None if held is None else held[1].counts(),
         predictive=None if truth is None else predictive_metrics(probabilities, truth),

@@ -36,8 +36,9 @@ class Stress:
         How often each stressor is drawn for a row.
     rule : {"expected", "any"}, default="expected"
         A row breaks where the mean over the draws does, or where any draw does.
-    tau_confidence : float, default=0.9
-        Confidence from which a prediction counts as confident.
+    tau_confidence : float, optional
+        Confidence from which a prediction counts as confident; by default what the protocol declares
+        (``min_confidence``).
     tau_collapse : float, default=0.5
         Share of the margin whose loss counts as breaking, even where the class stays.
     seed : int, default=0
@@ -57,7 +58,7 @@ class Stress:
     stressors: tuple[Stressor, ...] = (Mask(), Dropout(), Noise())
     draws: Annotated[int, whole_between(1, 2**31 - 1)] = 16
     rule: Annotated[str, one_of(RULES)] = "expected"
-    tau_confidence: Share = 0.90
+    tau_confidence: Share | None = None
     tau_collapse: Annotated[float, Must("a positive number", lambda value: value > 0)] = 0.50
     seed: int = 0
 
@@ -96,7 +97,7 @@ class Stress:
         fields: Sequence[str] | None = None,
         draws: int = 16,
         rule: str = "expected",
-        tau_confidence: float = 0.90,
+        tau_confidence: float | None = None,
         tau_collapse: float = 0.50,
         seed: int = 0,
     ) -> Stress:
@@ -124,7 +125,7 @@ class Stress:
             How often an event is drawn for a row.
         rule : {"expected", "any"}, default="expected"
             As in :class:`Stress`.
-        tau_confidence : float, default=0.9
+        tau_confidence : float, optional
             As in :class:`Stress`.
         tau_collapse : float, default=0.5
             As in :class:`Stress`.
@@ -167,7 +168,7 @@ class Stress:
             "stressors": [stressor.to_dict() for stressor in self.stressors],
             "draws": self.draws,
             "rule": self.rule,
-            "tau_confidence": float(self.tau_confidence),
+            "tau_confidence": None if self.tau_confidence is None else float(self.tau_confidence),
             "tau_collapse": float(self.tau_collapse),
             "seed": self.seed,
         }

@@ -142,11 +142,17 @@ class BrittleLabels(BriefRepr):
     flip: Booleans  # (n, P) flip by the rule
     brittle: Booleans  # (n,)
     brittle_rate: Floats  # (n,) share of draws in which some stressor flips or collapses the prediction
-    stress: Stress
+    stress: Stress  # names tau_confidence
     run: StressRun
 
     def __len__(self) -> int:
         return len(self.id)
+
+    @property
+    def min_confidence(self) -> float:
+        """Where confident begins: as the stress declares, or else the protocol."""
+        least = self.stress.tau_confidence
+        return self.run.protocol.min_confidence if least is None else least
 
     @property
     def statistic(self) -> Floats:
@@ -209,14 +215,19 @@ def collapse_under(margin: Floats, stressed: Floats) -> Floats:
 
 
 def label_rows(run: StressRun, stress: Stress) -> BrittleLabels:
-    """Apply rule and thresholds to a stress run; the cheap half of `label_brittle`."""
+    """Apply rule and thresholds to a stress run; the cheap half of `label_brittle`.
+
+    The labels name the level at which confident begins, also where the stress leaves it to the protocol.
+    """
+    least = run.protocol.min_confidence if stress.tau_confidence is None else stress.tau_confidence
+    stress = replace(stress, tau_confidence=least)
     mean_margin = run.draw_margin.mean(axis=2)
     draw_kappa = collapse_under(run.margin, run.draw_margin)
     if stress.rule == "expected":
         kappa, flip = collapse_under(run.margin, mean_margin), mean_margin < 0.0
     else:
         kappa, flip = draw_kappa.max(axis=2), run.draw_flip.any(axis=2)
-    confident = run.confidence >= stress.tau_confidence
+    confident = run.confidence >= least
     broken = (flip | (kappa >= stress.tau_collapse)).any(axis=1)
     broken_draw = (run.draw_flip | (draw_kappa >= stress.tau_collapse)).any(axis=1)
     return BrittleLabels(
