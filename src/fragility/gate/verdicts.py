@@ -106,8 +106,9 @@ class Verdict:
         if math.isnan(self.earlier):
             return "the earlier audit has no rows to judge by"
         ends = f"between {self._points(self.lower)} and {self._points(self.upper)}"
+        now, before = (f"{self._known}{self._write(share)}" for share in (self.value, self.earlier))
         return (
-            f"{self._known}{self._write(self.value)}, was {self._known}{self._write(self.earlier)}: {self._points(self.value - self.earlier)} "
+            f"{now}, was {before}: {self._points(self.value - self.earlier)} "
             f"({ends}); up to {self._points(self.limit)} is allowed"
         )
 

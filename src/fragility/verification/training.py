@@ -7,7 +7,6 @@ that is fitted must come out as it states it.
 
 from __future__ import annotations
 
-import os
 import warnings
 from typing import Any
 
@@ -140,7 +139,7 @@ def _name_entry(one: Any, other: Any, place: int) -> str:
 
 def _shorten(one: str, other: str) -> tuple[str, str]:
     """Return two texts, of long ones only what is around the first character that differs."""
-    same = len(os.path.commonprefix((one, other)))
+    same = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
     start = max(0, same - BEFORE) if same > SHOWN - BEFORE else 0
     before = "..." if start else ""
     return f"{before}{one[start : start + SHOWN]}", f"{before}{other[start : start + SHOWN]}"
