@@ -23,6 +23,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 import fragility as fg
 from fragility.protocol import bind
+from fragility.questions.any_value import deciding
 from fragility.questions.any_value.budgets import budgets_of_rows
 
 xgboost = pytest.importorskip("xgboost")
@@ -402,6 +403,25 @@ def test_a_field_whose_columns_come_from_others_as_well_is_asked():
     model = make_pipeline(KNNImputer(), HEADS["random forest"]()).fit(X[:400], y[:400])
     found = fg.find_any_value_budgets(model, X[400:406], fg.Protocol.fit(model, X[:400]), progress=False)
     assert not found.proved.any() and (found.alone != 0).all()
+
+
+@pytest.mark.parametrize("asked", [2_000, 60])
+def test_a_model_is_asked_about_a_set_of_all_rows_at_once(asked, monkeypatch):
+    """A call of a pipeline costs as much as hundreds of rows; a row's answer is that of the row alone."""
+    model, X_train, X = fitted("lightgbm")
+    calls = []
+    ask = fg.Model.wrap(lambda X: calls.append(len(X)) or model.predict_proba(X), classes=[0, 1])
+    protocol = fg.Protocol.fit(ask, X_train, space="raw")
+    before = len(calls)
+    whole = fg.find_any_value_budgets(ask, X[:40], protocol, asked=asked, progress=False)
+    units = len(protocol.groups)
+    assert len(calls) - before <= 2 * units * (units + 1) + 40
+    monkeypatch.setattr(deciding, "ASKED_AT_ONCE", 100)  # a few rows at a time
+    again = fg.find_any_value_budgets(ask, X[:40], protocol, asked=asked, progress=False)
+    assert again.to_dict() == whole.to_dict()
+    for i in (0, 5, 39):
+        alone = fg.find_any_value_budgets(ask, X[i : i + 1], protocol, asked=asked, ids=[str(i)], progress=False)
+        assert alone.to_dict()["rows"] == [whole.to_dict()["rows"][i]]
 
 
 # --- results and refusals --------------------------------------------------------------------------------------------

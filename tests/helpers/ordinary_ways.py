@@ -27,7 +27,7 @@ import fragility as fg
 
 TRAINED, AUDITED, AUDITED_RAW, AUDITED_SLOWLY = 3000, 2000, 250, 100
 CHECKED = 8  # certificates that the pipeline is asked about
-VERIFIED, INTERVALS, MODES = 12, 6, 2000
+VERIFIED, INTERVALS, MODES, ANY_VALUE = 12, 6, 2000, 1000
 WITH_INTERVALS = {"python", "report", "guard"}
 IN_BLOCKS = 40  # rows with every block
 
@@ -217,7 +217,7 @@ def use_python(work: Work) -> None:
     id_column = work.rows.index.name if work.is_csv else None
     given = (model, work.file("test"), protocol, work.folder / "python")
     fg.audit_files(
-        *given, target="label", id_column=id_column, modes=MODES, intervals=INTERVALS, progress=False
+        *given, target="label", id_column=id_column, modes=MODES, intervals=INTERVALS, any_value=ANY_VALUE, progress=False
     )  # as the commands do
     if work.cell.source != "polars":
         assert_same_bytes(work.folder / "audit", work.folder / "python")

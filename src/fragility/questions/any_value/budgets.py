@@ -239,36 +239,38 @@ class _Budgets:
         for row in np.flatnonzero(values.left):  # what was read of them does not stand
             self.size[row], self.proved[row], self.count[row] = self.max_size + 1, 0, 0
             self.alone[row], self.witness[row] = UNKNOWN, None
+        unread = np.flatnonzero(~self.read)
         partly = [name for name in self.names if not values.is_known(self.units[name])]
-        open_rows = np.flatnonzero(~self.read) if not partly else np.arange(len(self.size))
-        for number, row in enumerate(open_rows):
-            names = partly if self.read[row] else self.names
-            self._ask_row(int(row), names, asked)
-            if report is not None and not partly:
-                report(len(self.size) - len(open_rows) + number + 1, len(self.size))
+        self._ask(unread, self.names, asked)
+        if partly:
+            self._ask(np.flatnonzero(self.read), partly, asked)
+        if report is not None and len(unread):
+            report(len(self.size), len(self.size))
 
-    def _ask_row(self, row: int, names: list[str], budget: int) -> None:
-        """Try values of one unit, then of two; what flips is a witness, what does not proves nothing."""
-        left = budget
+    def _ask(self, rows: Integers, names: list[str], budget: int) -> None:
+        """Try values of one unit, then of two; what flips is a witness, what does not proves nothing.
+
+        A set is asked of all rows that are still open at once: a call of a pipeline costs as much as hundreds of rows.
+        """
+        left = budget  # of each row; the values of a set are as many for every row
         for size in range(1, min(self.max_size, 2) + 1):
-            if self.size[row] <= size:
-                break
+            still = rows[self.size[rows] > size]
             sets = [own for own in combinations(self.names, size) if any(name in names for name in own)]
-            share = max(1, left // max(1, len(sets)))
+            share = left if size == 1 else max(1, left // max(1, len(sets)))
             for own in sets:
-                if left < 1:
+                if left < 1 or not len(still):
                     break
                 fields = [name for unit in own for name in self.units[unit]]
-                witness, spent = self.values.ask_set(row, fields, min(left, share if size > 1 else left))
+                witnesses, spent = self.values.ask_set(still, fields, min(left, share))
                 left -= spent
+                flipped = np.array([witness is not None for witness in witnesses])
                 if size == 1:
-                    self.alone[row, self.names.index(own[0])] = UNKNOWN if witness is None else CAN
-                if witness is not None and self.size[row] > size:
-                    self.size[row], self.witness[row], self.count[row] = size, witness, NOT_COUNTED
-                if witness is not None and size > 1:
-                    break
-        if self.size[row] == 1:
-            self.count[row] = NOT_COUNTED
+                    self.alone[still, self.names.index(own[0])] = np.where(flipped, CAN, UNKNOWN)
+                for row, witness in zip(still, witnesses, strict=True):
+                    if witness is not None and self.size[row] > size:
+                        self.size[row], self.witness[row], self.count[row] = size, witness, NOT_COUNTED
+                still = still if size == 1 else still[~flipped]
+        self.count[rows[self.size[rows] == 1]] = NOT_COUNTED
 
     # --- chances --------------------------------------------------------------------------------------------
 

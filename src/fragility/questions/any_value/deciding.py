@@ -5,6 +5,7 @@ Every set that is said to flip a row has been asked of the model itself. A row t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -37,6 +38,7 @@ from fragility.questions.modes.intervals import bind_estimator, find_narrow
 from fragility.questions.modes.searching import Search
 
 DEFAULT_BUDGET = 200_000  # boxes of trees that are looked at for one set before it is left open
+ASKED_AT_ONCE = 65_536  # changed rows that are made at a time
 DEFAULT_ASKED = 2_000  # rows that the model is asked about for each row that is not read
 ROWS_TOGETHER = 2048
 
@@ -200,31 +202,42 @@ class AnyValues:
         """The values of each free field that are tried."""
         return {name: self.try_values(name) for name in self.free}
 
-    def ask_set(self, row: int, fields: Sequence[str], budget: int) -> tuple[Witness | None, int]:
-        """Try values of some fields of a row together, at most ``budget`` of them; return what flips it, and how many.
+    def ask_set(
+        self, rows: Sequence[int] | Integers, fields: Sequence[str], budget: int
+    ) -> tuple[list[Witness | None], int]:
+        """Try values of some fields together in each of some rows, at most ``budget`` of them per row.
 
-        All combinations where there are so few, else some of them, drawn evenly.
+        Return what flips each row, and how many values were tried of each. All combinations are tried where there are
+        so few, else some of them, drawn evenly by the row's id.
         """
         choices = [self.tried[name] for name in fields]
-        total = int(np.prod([float(len(own)) for own in choices]))
-        if not total or budget < 1:
-            return None, 0
+        lengths = [len(own) for own in choices]
+        total = math.prod(lengths)
         count = min(total, budget)
-        if total <= budget:
-            places = np.arange(total)
-            picks = np.stack(np.unravel_index(places, [len(own) for own in choices]), axis=1)
-        else:
-            draws = np.random.default_rng([len(fields), self.seeds[row]])
-            picks = np.stack([draws.integers(0, len(own), count) for own in choices], axis=1)
-        changes: list[Change] = [
-            {name: own[i] for name, own, i in zip(fields, choices, pick, strict=True)} for pick in picks
-        ]
-        residual, to = self.asker.measure([row] * len(changes), changes)
-        flips = np.flatnonzero(residual < 0)
-        if not len(flips):
-            return None, len(changes)
-        first = int(flips[0])
-        return Witness(dict(changes[first]), self.search.rows.model.classes[to[first]]), len(changes)
+        if count < 1:
+            return [None] * len(rows), 0
+        witnesses: list[Witness | None] = []
+        together = max(1, ASKED_AT_ONCE // count)
+        for start in range(0, len(rows), together):
+            some = [int(row) for row in rows[start : start + together]]
+            if total <= budget:
+                picks = [np.stack(np.unravel_index(np.arange(total), lengths), axis=1)] * len(some)
+            else:
+                picks = [self._draw(row, lengths, count) for row in some]
+            changes: list[Change] = [
+                {name: own[i] for name, own, i in zip(fields, choices, pick, strict=True)}
+                for pick in np.concatenate(picks)
+            ]
+            residual, to = self.asker.measure(np.repeat(some, count), changes)
+            for place, flips in enumerate((residual < 0).reshape(len(some), count)):
+                first = place * count + int(np.argmax(flips))
+                classes = self.search.rows.model.classes
+                witnesses.append(Witness(dict(changes[first]), classes[to[first]]) if flips.any() else None)
+        return witnesses, count
+
+    def _draw(self, row: int, lengths: Sequence[int], count: int) -> Integers:
+        draws = np.random.default_rng([len(lengths), self.seeds[row]])
+        return np.stack([draws.integers(0, length, count) for length in lengths], axis=1)
 
 
 def list_units(protocol: Protocol) -> dict[str, tuple[str, ...]]:

@@ -179,7 +179,7 @@ class _SafeSets:
         for i, own in states.items():
             safe[i] = UNSAFE if FLIPS in own else SAFE if all(state == HOLDS for state in own) else UNKNOWN
         for i in map(int, np.flatnonzero(safe == UNKNOWN)):
-            witnesses[i], _ = values.ask_set(int(rows[i]), sets[i], self.asked)
+            (witnesses[i],), _ = values.ask_set([int(rows[i])], sets[i], self.asked)
             safe[i] = UNKNOWN if witnesses[i] is None else UNSAFE
         return safe, witnesses
 
