@@ -290,6 +290,54 @@ def test_groups_that_never_fail_need_no_place_in_the_table():
     assert np.isnan(found.importance[:, 9:]).any() and (found.kept[:, 9:] == 0.0).all()
 
 
+def many_groups(family, n_classes, n_groups, seed=4):
+    """A model, its protocol and rows, of so many groups that tables of all their subsets are large."""
+    draws = np.random.default_rng(seed)
+    X = draws.normal(size=(500, n_groups))
+    y = (X @ draws.normal(size=(n_groups, n_classes)) + draws.normal(size=(500, n_classes))).argmax(axis=1)
+    model = FAMILIES[family](seed).fit(X, y)
+    return model, fg.Protocol.fit(model, X), X[:30]
+
+
+@pytest.mark.parametrize(
+    ("family", "n_classes", "n_groups"),
+    [("lightgbm", 2, 19), ("lightgbm", 3, 18), ("random forest", 2, 20), ("random forest", 3, 17), ("extra trees", 2, 18)],
+)
+def test_the_smallest_sets_are_those_of_the_whole_table(family, n_classes, n_groups, monkeypatch):
+    model, protocol, X = many_groups(family, n_classes, n_groups)
+    every = fg.find_failing_sets(model, X, protocol, every=True)  # all subsets are tabulated
+    asked, steps, made = [], set(), TreeLattice.mark
+    monkeypatch.setattr(TreeLattice, "few", (3, 5, 6))
+    monkeypatch.setattr(TreeLattice, "mark", lambda self, *given: (steps.add(given[2]), made(self, *given))[1])
+    find = TreeLattice.find_safe
+    monkeypatch.setattr(TreeLattice, "find_safe", lambda *given: asked.append(find(*given)) or asked[-1])
+    for most in (None, 2, 4):
+        found = fg.find_failing_sets(model, X, protocol, max_size=most)
+        within = every.found & (every.size <= (most or n_groups))
+        assert np.array_equal(found.found, within) and np.array_equal(found.size[within], every.size[within])
+        for part in ("removed", "count", "margin"):
+            assert np.array_equal(getattr(found, part)[within], getattr(every, part)[within])
+        if most is None:
+            assert found.state == every.state and np.array_equal(found.evaluations, every.evaluations)
+    assert steps >= ({3, 5} if n_groups > 18 else {3})
+    assert asked
+
+
+def test_bounds_never_call_a_row_safe_that_can_fail():
+    for family, n_classes in (("lightgbm", 2), ("lightgbm", 3), ("random forest", 2)):
+        model, protocol, X = many_groups(family, n_classes, 16, seed=7)
+        rows = bind(model, X, protocol)
+        lattice = whole.find_lattice(rows, protocol, "auto", 2**28)
+        proved = 0
+        for block in lattice.blocks():
+            for found in lattice.subsets(block):
+                original = int(block.original[found.place[0]])
+                safe = lattice.model.find_safe(block.x, original, found.jobs, whole.Workers(1))
+                assert not found.sizes()[safe].any()
+                proved += int(safe.sum())
+        assert proved or family != "random forest"
+
+
 def equal_groups(n_groups):
     """A linear model to which all groups mean the same: a row of ones flips when four of them are removed."""
     rng = np.random.default_rng(0)

@@ -110,7 +110,7 @@ class HangingFinder:
         most = min(MOST_TABULATED, lattice.model.most_live)
         block = Block(0, x, original, live, oracle.asks_model(x), bound.spared(), most)
         names = self.protocol.group_names
-        for subsets in lattice.subsets(block, None if rates is not None else _settle_smallest):
+        for subsets in lattice.subsets(block) if rates is not None else lattice.smallest(block, len(names)):
             sizes = subsets.sizes()
             loss = None if rates is None else np.clip(subsets.probabilities(rates)[0], 0.0, 1.0)
             for i, place in enumerate(subsets.place.tolist()):
@@ -146,12 +146,6 @@ class HangingFinder:
                 state = MINIMUM if int(sets.searched_size[i]) >= len(path) - 1 else UPPER_BOUND
             results.append(Hanging((groups,) if groups else (), state, None))
         return results
-
-
-def _settle_smallest(sizes: Integers) -> Integers:
-    """Return the largest size that matters of each row: no state above the smallest certain size does."""
-    most = sizes.shape[1] - 1
-    return np.asarray(np.where(sizes.any(axis=1), (sizes > 0).argmax(axis=1), most))
 
 
 # --- the guard ------------------------------------------------------------------------------------------------

@@ -16,9 +16,17 @@ from typing import Any
 
 import numpy as np
 
-from fragility.engines.kernels.compiling import count_bits, entry, helper
+from fragility.engines.kernels.compiling import count_bits, entry, helper, lowest_bit
 from fragility.engines.kernels.decisions import goes_right, prepare_cell
-from fragility.engines.kernels.subsets import FIRST_BITS, WORD_BITS, transform_and_mark, words_of
+from fragility.engines.kernels.subsets import (
+    FIRST_BITS,
+    LOW_BITS,
+    WORD_BITS,
+    enter_few,
+    transform_and_mark,
+    transform_and_mark_few,
+    words_of,
+)
 from fragility.engines.trees.forest import KIND, NUMERIC
 
 FIRST = (1 << FIRST_BITS) - 1
@@ -71,54 +79,71 @@ def live_groups(forest: Any, plan: Any, cells: Any, live: Any, span: Any) -> Non
 
 @entry
 def mark_states(forest: Any, plan: Any, edge: Any, cells: Any, jobs: Any, scratch: Any, marks: Any, span: Any) -> None:
-    """Mark the states of rows jobs.row[span[0]..span[1]] whose value is surely, or perhaps, below an edge.
+    """Mark the states of rows span[0]..span[1] whose value is surely, or perhaps, below an edge.
 
-    edge: ``lattice.trees.TreeEdge``. jobs: (row (m,), bits (m, G) the bit of each live group or 0, live (m,),
-    first_word (m,)). scratch: (table, masks). marks: (sure, near), see ``subsets.mark_values``.
+    edge: ``lattice.trees.TreeEdge``. jobs: (bits (m, G) the bit of each live group or 0, live (m,), first_word (m,)).
+    scratch: (table, masks). marks: (sure, near), see ``subsets.mark_values``.
     """
     matrix, fixed = cells
-    rows, bits, lives, first_word = jobs
+    bits, lives, first_word = jobs
     table, masks = scratch
     sure, near = marks
     way = np.empty(len(plan.test_group), dtype=np.uint8)
     stack = np.empty((plan.slots + 1, 3), dtype=np.int64)
+    kept, removed, number = leaves = _make_leaves(plan.slots)
+    trees, leaf = edge.trees, edge.leaf
     for job in range(span[0], span[1]):
-        _decide_tests(forest, plan, matrix[rows[job]], fixed[rows[job] : rows[job] + 1], way)
+        _decide_tests(forest, plan, matrix[job], fixed[job : job + 1], way)
         part = table[: 1 << max(lives[job], WORD_BITS)]
         part[:] = 0
         part[: 1 << FIRST_BITS] = edge.start
-        _enter_trees(forest, plan, edge, way, bits[job], stack, masks, part)
+        for t in range(len(trees)):
+            count = _list_leaves(forest, plan, trees[t], way, bits[job], lives[job], stack, leaves)
+            for i in range(count):
+                _enter_leaf(leaf[number[i]], kept[i], removed[i], masks, part)
         first = first_word[job]
         last = first + words_of(lives[job])
         transform_and_mark(part, edge.low, edge.high, sure[first:last], near[first:last])
 
 
 @helper
-def _enter_trees(forest: Any, plan: Any, edge: Any, way: Any, bits: Any, stack: Any, masks: Any, table: Any) -> None:
-    """Add the coefficients of one row's trees to ``table``; stack: (node, kept, removed) still to be walked."""
-    node_test, node_right, tree_start = forest.node_test, forest.node_right, forest.tree_start
-    test_group, trees, leaf = plan.test_group, edge.trees, edge.leaf
-    for t in range(len(trees)):
-        stack[0, 0], stack[0, 1], stack[0, 2] = tree_start[trees[t]], 0, 0
-        depth = 1
-        while depth > 0:
-            depth -= 1
-            place, kept, removed = stack[depth, 0], stack[depth, 1], stack[depth, 2]
-            test = node_test[place]
-            while test >= 0:
-                right = way[test] & RIGHT
-                if way[test] & PARTS:
-                    bit = bits[test_group[test]]
-                    if removed & bit:
-                        right ^= 1
-                    elif bit and not kept & bit:  # a group without a bit stays as it is
+def _make_leaves(most: int) -> Any:
+    """Return room for leaves: kept, removed, number."""
+    return np.empty(most, dtype=np.int64), np.empty(most, dtype=np.int64), np.empty(most, dtype=np.int64)
+
+
+@helper
+def _list_leaves(forest: Any, plan: Any, tree: int, way: Any, bits: Any, most: int, stack: Any, leaves: Any) -> int:
+    """List the leaves of a tree that removals of at most ``most`` groups reach; return how many.
+
+    stack: (node, kept, removed) still to be walked. leaves: (kept, removed, number), each filled from the first place.
+    """
+    kept_of, removed_of, number = leaves
+    node_test, node_right = forest.node_test, forest.node_right
+    test_group = plan.test_group
+    stack[0, 0], stack[0, 1], stack[0, 2] = forest.tree_start[tree], 0, 0
+    depth, count = 1, 0
+    while depth > 0:
+        depth -= 1
+        place, kept, removed = stack[depth, 0], stack[depth, 1], stack[depth, 2]
+        test = node_test[place]
+        while test >= 0:
+            right = way[test] & RIGHT
+            if way[test] & PARTS:
+                bit = bits[test_group[test]]
+                if removed & bit:
+                    right ^= 1
+                elif bit and not kept & bit:  # a group without a bit stays as it is
+                    if np.int64(count_bits(np.uint64(removed))) < most:
                         stack[depth, 0] = place + 1 if right else node_right[place]
                         stack[depth, 1], stack[depth, 2] = kept, removed | bit
                         depth += 1
-                        kept |= bit
-                place = node_right[place] if right else place + 1
-                test = node_test[place]
-            _enter_leaf(leaf[-1 - test], kept, removed, masks, table)
+                    kept |= bit
+            place = node_right[place] if right else place + 1
+            test = node_test[place]
+        kept_of[count], removed_of[count], number[count] = kept, removed, -1 - test
+        count += 1
+    return count
 
 
 @helper
@@ -138,6 +163,150 @@ def _enter_leaf(value: Any, kept: int, removed: int, masks: Any, table: Any) -> 
         some = (some - kept_above) & kept_above
         if some == 0:
             break
+
+
+# --- sets of few groups, and whether any set fails at all ----------------------------------------------------
+
+
+@entry
+def mark_few_states(
+    forest: Any, plan: Any, edge: Any, cells: Any, jobs: Any, few: Any, table: Any, marks: Any, span: Any
+) -> None:
+    """Mark what `mark_states` marks, of the states that lack at most few.largest groups; few: ``subsets.FewGroups``."""
+    matrix, fixed = cells
+    bits, lives, first_word = jobs
+    sure, near = marks
+    way = np.empty(len(plan.test_group), dtype=np.uint8)
+    stack = np.empty((plan.slots + 1, 3), dtype=np.int64)
+    kept, removed, number = leaves = _make_leaves(plan.slots)
+    chosen = np.empty((2, few.largest), dtype=np.int64)
+    trees, leaf = edge.trees, edge.leaf
+    for job in range(span[0], span[1]):
+        _decide_tests(forest, plan, matrix[job], fixed[job : job + 1], way)
+        table[: few.start[1 << max(lives[job] - LOW_BITS, 0)]] = 0
+        table[0] = edge.start
+        for t in range(len(trees)):
+            count = _list_leaves(forest, plan, trees[t], way, bits[job], few.largest, stack, leaves)
+            for i in range(count):
+                enter_few(few, leaf[number[i]], kept[i], removed[i], chosen, table)
+        first = first_word[job]
+        last = first + words_of(lives[job])
+        transform_and_mark_few(few, lives[job], edge.low, edge.high, table, sure[first:last], near[first:last])
+
+
+@entry
+def find_safe(forest: Any, plan: Any, edge: Any, cells: Any, jobs: Any, budget: Any, none: Any, span: Any) -> None:
+    """Mark in ``none`` (m,) the rows of which no state has a value below edge.high.
+
+    budget (m,): how many leaves are looked at before a row is left open. A part of the states is fixed by groups kept
+    and groups removed. The least leaf of each tree that such a state can reach bounds all of them. Where that is below,
+    the part is divided by a group about which these leaves disagree; where they agree, one state reaches all of them.
+    """
+    matrix, fixed = cells
+    bits, lives, _ = jobs
+    way = np.empty(len(plan.test_group), dtype=np.uint8)
+    stack = np.empty((plan.slots + 1, 3), dtype=np.int64)
+    kept, removed, number = leaves = _make_leaves(plan.slots)
+    trees, leaf = edge.trees, edge.leaf
+    room = 1024
+    pair, value, tree = _make_parts(room)
+    for job in range(span[0], span[1]):
+        if 2 * room < budget[job]:
+            room = budget[job] // 2
+            pair, value, tree = _make_parts(room)
+        _decide_tests(forest, plan, matrix[job], fixed[job : job + 1], way)
+        size = 0
+        for t in range(len(trees)):
+            count = _list_leaves(forest, plan, trees[t], way, bits[job], lives[job], stack, leaves)
+            if size + count > budget[job] // 2:
+                size = -1
+                break
+            for i in range(count):
+                pair[size] = np.uint64(kept[i] << 32 | removed[i])
+                value[size], tree[size] = leaf[number[i]], t
+                size += 1
+        none[job] = size >= 0 and _stays_above(pair, value, tree, size, np.int64(edge.start), edge.high, budget[job])
+
+
+@helper
+def _make_parts(room: int) -> Any:
+    return np.empty(room, dtype=np.uint64), np.empty(room, dtype=np.int64), np.empty(room, dtype=np.int32)
+
+
+@helper
+def _stays_above(pair: Any, value: Any, tree: Any, size: int, start: int, high: int, budget: int) -> bool:
+    """Return whether no state is below, as far as ``budget`` leaves tell.
+
+    pair (kept above, removed in the lower 32 bits), value, tree: of ``size`` leaves, and room for more behind them.
+    """
+    parts = np.empty((32, 3), dtype=np.int64)  # first leaf, last leaf, value of the trees that are decided
+    parts[0, 0], parts[0, 1], parts[0, 2] = 0, size, start
+    n_parts = 1
+    weight = np.zeros((2, 32), dtype=np.int64)
+    while n_parts > 0:
+        n_parts -= 1
+        first, last, total = parts[n_parts, 0], parts[n_parts, 1], parts[n_parts, 2]
+        budget -= last - first
+        if budget < 0:
+            return False
+        weight[:] = 0
+        i = first
+        while i < last:
+            best, most, this = i, value[i], tree[i]
+            i += 1
+            while i < last and tree[i] == this:
+                if value[i] < value[best]:
+                    best = i
+                most = max(most, value[i])
+                i += 1
+            total += value[best]
+            for side in range(2):
+                left = (pair[best] >> np.uint64(32 * side)) & np.uint64(0xFFFFFFFF)
+                while left:
+                    weight[side, lowest_bit(left)] += most - value[best]
+                    left &= left - np.uint64(1)
+        if total >= high:
+            continue
+        group, strongest = 0, 0
+        for g in range(32):
+            if min(weight[0, g], weight[1, g]) > strongest:
+                group, strongest = g, min(weight[0, g], weight[1, g])
+        if strongest == 0:
+            return False
+        if 2 * last - first > len(pair):
+            return False
+        # Where the group is removed, no leaf that keeps it is reached, and the other way round. The part that more
+        # trees want is looked at first; its leaves go behind the others.
+        one = np.uint64(1) << np.uint64(group)
+        other = one << np.uint64(32)
+        if weight[0, group] > weight[1, group]:
+            one, other = other, one
+        total = parts[n_parts, 2]
+        end, added = _keep_leaves(pair, value, tree, first, last, one, last)
+        parts[n_parts + 1, 0], parts[n_parts + 1, 1], parts[n_parts + 1, 2] = last, end, total + added
+        end, added = _keep_leaves(pair, value, tree, first, last, other, first)
+        parts[n_parts, 0], parts[n_parts, 1], parts[n_parts, 2] = first, end, total + added
+        n_parts += 2
+    return True
+
+
+@helper
+def _keep_leaves(pair: Any, value: Any, tree: Any, first: int, last: int, without: Any, to: int) -> Any:
+    """Write those of the leaves first..last that share no bit with ``without`` from ``to`` on; return (their end, sum).
+
+    A tree with one leaf left is decided: its value is in the sum instead.
+    """
+    begin, total = to, np.int64(0)
+    for i in range(first, last):
+        if not pair[i] & without:
+            pair[to], value[to], tree[to] = pair[i], value[i], tree[i]
+            to += 1
+        if (i + 1 == last or tree[i + 1] != tree[i]) and to > begin:
+            if to == begin + 1:
+                to = begin
+                total += value[begin]
+            begin = to
+    return to, total
 
 
 @entry

@@ -12,15 +12,19 @@ value(S) itself fits, every sum is exact, in any order and whatever lies between
 
 from __future__ import annotations
 
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from fragility.engines.kernels.compiling import count_bits, entry, helper, inlined, lowest_bit
 
 WORD_BITS = 6  # a word holds the subsets of six groups
 FIRST_BITS = 4  # coefficients are spread over the subsets of the lowest four groups when they are entered
 BLOCK_BITS = 15  # subsets of the lowest groups that are summed together, in the processor's cache
+LOW_BITS = 12  # of 24 groups, those whose sets make up a block where sets of few groups are asked for
+LOW = (1 << LOW_BITS) - 1
 COLUMNS = 1024  # entries of a block that visit the higher groups together
 ONE, NONE = np.uint64(1), np.uint64(0)
 # bit s of WITHOUT[g]: subset s of six groups lacks group g; bit s of SIZED[k]: it has k members
@@ -117,6 +121,93 @@ def transform_and_mark(table: Any, low: Any, high: Any, sure: Any, near: Any) ->
         sum_low_groups(table[i : i + block])
         first, last = i >> WORD_BITS, (i + block) >> WORD_BITS
         mark_values(table[i : i + block], low, high, sure[first:last], near[first:last])
+
+
+# --- subsets of few groups ------------------------------------------------------------------------------------
+
+
+class FewGroups(NamedTuple):
+    """The subsets of at most ``largest`` of 12 to 24 groups, in blocks.
+
+    There is a block for each set of the groups above the lowest 12. It holds the sets of the lowest groups that may
+    still be added, by size and then by number, so that a smaller block is the beginning of a larger one.
+    """
+
+    largest: int
+    low_set: npt.NDArray[np.int64]  # (4096,) sets of the lowest groups, by size and then by number
+    place: npt.NDArray[np.int64]  # (4096,) the place of each of them
+    blocks: npt.NDArray[np.int64]  # sets of the higher groups that have a block, by number
+    start: npt.NDArray[np.int64]  # (4097,) the first entry of each block
+    pairs: npt.NDArray[np.int64]  # (12, 2, 2048) places of the sets with a group, and of these sets without it
+    n_pairs: npt.NDArray[np.int64]  # (4096,) how many of them a block has
+
+
+@cache
+def list_few(largest: int) -> FewGroups:
+    """Return the subsets of at most ``largest`` groups."""
+    low_set = np.array(sorted(range(1 << LOW_BITS), key=lambda s: (s.bit_count(), s)), dtype=np.int64)
+    place = np.argsort(low_set)
+    sizes = np.array([s.bit_count() for s in range(1 << LOW_BITS)], dtype=np.int64)
+    left = largest - sizes  # members that the lowest groups may add to a set of higher ones
+    entries = np.searchsorted(sizes[low_set], left, side="right")
+    pairs = np.empty((LOW_BITS, 2, 1 << LOW_BITS - 1), dtype=np.int64)
+    for g in range(LOW_BITS):
+        pairs[g, 0] = np.flatnonzero(low_set >> g & 1)
+        pairs[g, 1] = place[low_set[pairs[g, 0]] ^ (1 << g)]
+    return FewGroups(
+        largest,
+        low_set,
+        place,
+        np.flatnonzero(left >= 0),
+        np.concatenate([[0], np.cumsum(entries)]),
+        pairs,
+        np.searchsorted(pairs[0, 0], entries),
+    )
+
+
+@helper
+def enter_few(few: Any, value: Any, kept: int, removed: int, chosen: Any, table: Any) -> None:
+    """Add the coefficients of a leaf to the sets of at most few.largest groups; chosen (2, 24) is for its own use."""
+    most = few.largest - np.int64(count_bits(np.uint64(removed)))
+    depth, members, left = 0, removed, kept  # of ``kept``, what may still be added
+    while True:
+        table[few.start[members >> LOW_BITS] + few.place[members & LOW]] += -value if depth & 1 else value
+        while not left or depth == most:
+            if depth == 0:
+                return
+            depth -= 1
+            members ^= chosen[0, depth]
+            left = chosen[1, depth]
+        bit = left & -left
+        left ^= bit
+        chosen[0, depth], chosen[1, depth] = bit, left
+        members |= bit
+        depth += 1
+
+
+@helper
+def transform_and_mark_few(few: Any, live: int, low: Any, high: Any, table: Any, sure: Any, near: Any) -> None:
+    """Turn the coefficients of sets of few groups into values in place, and mark those below the two edges."""
+    start = few.start
+    n_blocks = np.searchsorted(few.blocks, 1 << max(live - LOW_BITS, 0))
+    for g in range(live - LOW_BITS):
+        for block in few.blocks[:n_blocks]:
+            if block >> g & 1:
+                first, last = start[block], start[block + 1]
+                below = start[block ^ (1 << g)]
+                _add_group(table[below : below + last - first], table[first:last])
+    for block in few.blocks[:n_blocks]:
+        part = table[start[block] : start[block + 1]]
+        for g in range(LOW_BITS):
+            for i in range(few.n_pairs[block]):
+                part[few.pairs[g, 0, i]] += part[few.pairs[g, 1, i]]
+        for i in range(len(part)):
+            if part[i] < high:
+                members = block << LOW_BITS | few.low_set[i]
+                bit = ONE << np.uint64(members & 63)
+                near[members >> WORD_BITS] |= bit
+                if part[i] <= low:
+                    sure[members >> WORD_BITS] |= bit
 
 
 @entry

@@ -92,6 +92,7 @@ class LinearLattice:
 
     name = kind = "linear"
     most_live = MOST_LIVE
+    few: tuple[int, ...] = ()
 
     def __init__(self, rows: EvidenceRows, rule: FlipRule, scores: GroupScores | None = None) -> None:
         self.rows, self.rule = rows, rule
@@ -128,7 +129,7 @@ class LinearLattice:
         removed = self._block[1]
         return np.asarray((removed != removed[:, :1]).any(axis=1).T)  # the same for all classes changes nothing
 
-    def mark(self, x: Floats, original: int, jobs: Any, marks: Any, run: Any) -> None:
+    def mark(self, x: Floats, original: int, largest: int, jobs: Any, marks: Any, run: Any) -> None:
         from fragility.engines.kernels.subsets import mark_sums
 
         row, bits, lives, first_word = jobs

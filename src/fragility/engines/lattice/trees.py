@@ -21,8 +21,16 @@ import numpy as np
 import numpy.typing as npt
 
 from fragility.base.arrays import Booleans, Floats, Integers
-from fragility.engines.kernels.lattice import expected_values, live_groups, mark_states, search_size, tree_bounds
-from fragility.engines.kernels.subsets import FIRST_BITS, WORD_BITS
+from fragility.engines.kernels.lattice import (
+    expected_values,
+    find_safe,
+    live_groups,
+    mark_few_states,
+    mark_states,
+    search_size,
+    tree_bounds,
+)
+from fragility.engines.kernels.subsets import FIRST_BITS, WORD_BITS, list_few
 from fragility.engines.lattice.additive import MOST_LIVE, FlipRule
 from fragility.engines.trees.engine import ensemble_of
 from fragility.engines.trees.forest import AVERAGE, NO_LEVELS, SIGMOID, Forest
@@ -32,6 +40,8 @@ from fragility.evidence import EvidenceRows
 from fragility.protocol import Protocol
 
 NARROW_ROUNDING = 2e-5  # of a margin: more than this through 32-bit numbers, and 64-bit ones are taken
+FEW = (3, 5, 8)  # sizes of sets that are tried before all subsets are tabulated
+SAFE_BITS = 5  # a search without a table looks at a leaf for every 32 entries that the table has
 NARROW, WIDE = 2.0**30, 2.0**61  # the largest value a state may have, in quanta
 
 
@@ -50,6 +60,7 @@ class TreeLattice:
 
     name = kind = "trees"
     most_live = MOST_LIVE
+    few = FEW
 
     def __init__(self, rows: EvidenceRows, protocol: Protocol, rule: FlipRule) -> None:
         ensemble = ensemble_of(rows.model)
@@ -92,22 +103,40 @@ class TreeLattice:
         run(len(x), lambda span, _: live_groups(self.forest, self.plan, cells, live, span))
         return live
 
-    def mark(self, x: Floats, original: int, jobs: Any, marks: Any, run: Any) -> None:
-        """Mark the flips of the rows of ``jobs``, which all are of one original class."""
-        size, cells = 1 << max(int(jobs[2].max(initial=0)), WORD_BITS), (self.recoding.recode(x), self._fixed)
-        # (256, 16): for kept and removed among the lowest groups, all ones at the states they are reached at
-        state = np.arange(1 << FIRST_BITS)
-        kept, removed = np.divmod(np.arange(1 << (2 * FIRST_BITS)), 1 << FIRST_BITS)
-        reached = ((kept[:, None] & state) == 0) & ((removed[:, None] & state) == removed[:, None])
+    def mark(self, x: Floats, original: int, largest: int, jobs: Any, marks: Any, run: Any) -> None:
+        """Mark the flips of the rows of ``jobs``, which all are of one original class.
+
+        largest: how many groups the states lack at most.
+        """
+        cells, those = self._cells_of(x, jobs[0]), jobs[1:]
+        most = int(jobs[2].max(initial=0))
+        few = list_few(largest) if largest < most else None
+        size = 1 << max(most, WORD_BITS) if few is None else int(few.start[-1])
         for rival in self.rule.rivals(original):
             edge = self.edge(original, rival)
-            masks = np.where(reached, -1, 0).astype(edge.leaf.dtype)
 
             def work(span: tuple[int, int], worker: int) -> None:
                 table = self._table(worker, edge.leaf.dtype, size)  # noqa: B023
-                mark_states(self.forest, self.plan, edge, cells, jobs, (table, masks), marks, span)  # noqa: B023
+                if few is None:
+                    scratch = table, spread_masks(edge.leaf.dtype)  # noqa: B023
+                    mark_states(self.forest, self.plan, edge, cells, those, scratch, marks, span)  # noqa: B023
+                else:
+                    mark_few_states(self.forest, self.plan, edge, cells, those, few, table, marks, span)  # noqa: B023
 
             run(len(jobs[0]), work)
+
+    def find_safe(self, x: Floats, original: int, jobs: Any, run: Any) -> Booleans:
+        """(m,) which rows of ``jobs`` surely have no failing set; the search ends where a table costs less."""
+        cells, those = self._cells_of(x, jobs[0]), jobs[1:]
+        safe, budget = np.ones(len(jobs[0]), dtype=bool), np.int64(1) << np.maximum(jobs[2] - SAFE_BITS, 0)
+        for rival in self.rule.rivals(original):
+            edge, above = self.edge(original, rival), np.zeros(len(safe), dtype=bool)
+            run(len(safe), lambda span, _: find_safe(self.forest, self.plan, edge, cells, those, budget, above, span))  # noqa: B023
+            safe &= above
+        return safe
+
+    def _cells_of(self, x: Floats, rows: Integers) -> tuple[Any, Booleans]:
+        return self.recoding.recode(x[rows]), self._fixed[rows] if len(self._fixed) else self._fixed
 
     def _table(self, worker: int, kind: Any, size: int) -> npt.NDArray[Any]:
         """A worker's own table; kept, because fresh memory costs as much as a transform."""
@@ -157,6 +186,14 @@ class TreeLattice:
             self.forest, self.plan, edge, (self.recoding.recode(row), fixed), groups, gains[groups], size, budget, found
         )
         return found[:listed], int(sure), int(spent), bool(done)
+
+
+def spread_masks(kind: Any) -> npt.NDArray[Any]:
+    """(256, 16): by kept and removed among the lowest groups, all ones at the states they are reached at."""
+    state = np.arange(1 << FIRST_BITS)
+    kept, removed = np.divmod(np.arange(1 << (2 * FIRST_BITS)), 1 << FIRST_BITS)
+    reached = ((kept[:, None] & state) == 0) & ((removed[:, None] & state) == removed[:, None])
+    return np.where(reached, -1, 0).astype(kind)
 
 
 def expand_levels(forest: Forest) -> Forest:

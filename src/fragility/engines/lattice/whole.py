@@ -2,7 +2,8 @@
 
 A worker's table takes 2^L entries of 4 or 8 bytes (at 24 groups 64 or 128 MiB); as many workers run as fit into the
 byte budget, at least one. The bits of a chunk of rows are kept together until they have been read. Each row is worked
-on by one worker from start to end in whole numbers, so nothing depends on how many there are.
+on by one worker from start to end in whole numbers, so nothing depends on how many there are. Where only the smallest
+failing sets are asked for, sets of few groups and bounds decide most rows, which then need no table of all subsets.
 
 States near the edge are asked of the model itself, in one batch per chunk.
 """
@@ -10,11 +11,13 @@ States near the edge are asked of the model itself, in one batch per chunk.
 from __future__ import annotations
 
 import importlib
+import math
 import queue
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -37,7 +40,10 @@ WORD_BITS = 6
 CHUNK_BYTES = 32 * MEBIBYTE  # bits of a chunk of rows
 BLOCK_ROWS = 2048  # rows whose cells are held at a time
 SPANS_PER_WORKER = 8
+LEAST_LIVE = 16  # with fewer live groups, walks through the trees cost more than a table of all subsets
+ENTRY_COST = 8  # of a set of few groups, in entries of a table of all subsets
 CHECK_ROWS, CHECK_STATES = 16, 8
+CHECK_ENTRIES = 1 << 21  # of the tables made for them; further rows are compared in states of few groups
 Words: TypeAlias = npt.NDArray[np.uint64]
 Work: TypeAlias = Callable[[tuple[int, int], int], None]  # (span of rows, worker)
 
@@ -114,6 +120,31 @@ class Subsets:
     asked: int  # states that the model itself was asked for
     run: Workers
 
+    @classmethod
+    def without_marks(cls, block: Block, place: Integers, run: Workers) -> Subsets:
+        """Return rows of which no subset is marked yet."""
+        live = block.live[place]
+        lives = live.sum(axis=1).astype(np.int64)
+        row, g = np.nonzero(live)
+        group = np.full((len(live), MOST_LIVE), -1, dtype=np.int64)
+        group[row, lives[row] - np.cumsum(live, axis=1)[row, g]] = g  # the first live group is the highest bit
+        sizes = 1 << np.maximum(lives - WORD_BITS, 0)
+        first_word = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
+        return cls(block, place, group, lives, first_word, np.zeros(int(sizes.sum()), dtype=np.uint64), 0, run)
+
+    def take(self, those: Booleans) -> Subsets:
+        """Return some of the rows."""
+        place, group, lives = self.place[those], self.group[those], self.lives[those]
+        return replace(self, place=place, group=group, lives=lives, first_word=self.first_word[those])
+
+    @property
+    def jobs(self) -> tuple[Integers, Integers, Integers, Integers]:
+        """(rows of the block (m,), the bit of each live group or 0 (m, G), live groups (m,), first words (m,))."""
+        bits = np.zeros((len(self.place), self.block.live.shape[1]), dtype=np.int64)
+        row, bit = np.nonzero(self.group >= 0)
+        bits[row, self.group[row, bit]] = np.int64(1) << bit
+        return self.place.astype(np.int64), bits, self.lives, self.first_word
+
     def words_of(self, i: int) -> Words:
         first = self.first_word[i]
         return self.words[first : first + (1 << max(int(self.lives[i]) - WORD_BITS, 0))]
@@ -172,39 +203,77 @@ class WholeLattice:
             doubted = oracle.find_doubted(start, x, p)
             yield Block(start, x, original, live, doubted, spared, self.model.most_live)
 
-    def subsets(self, block: Block, settle: Callable[[Integers], Integers] | None = None) -> Iterator[Subsets]:
+    def subsets(self, block: Block, max_size: int = MOST_LIVE) -> Iterator[Subsets]:
         """Yield the tabulated rows of a block, in chunks: rows of one original class, within the bytes of a chunk.
 
+        max_size: states near the edge that lack more groups may stay as they are.
+        """
+        return self._mark(block, block.narrow, MOST_LIVE, lambda sizes: np.full(len(sizes), max_size))
+
+    def smallest(self, block: Block, max_size: int) -> Iterator[Subsets]:
+        """Yield what `subsets` yields, marked only as far as a row's smallest failing sets need, up to ``max_size``.
+
+        Most rows are decided by sets of few groups, or by bounds that show that no set fails; only the others need a
+        table of all subsets.
+        """
+
+        def settle(sizes: Integers) -> Integers:
+            """No state above the smallest certain size matters."""
+            return np.minimum(np.where(sizes.any(axis=1), (sizes > 0).argmax(axis=1), MOST_LIVE), max_size)
+
+        rows, lives = block.narrow, block.live.sum(axis=1)
+        for step, largest in enumerate(self.model.few):
+            able = rows[np.isin(lives[rows], find_short(largest))]
+            left = [np.setdiff1d(rows, able)]
+            for found in self._mark(block, able, largest, settle):
+                done = found.sizes()[:, : largest + 1].any(axis=1) | (largest >= max_size)
+                yield found.take(done)
+                left.append(found.place[~done])
+                if step == 0 and not done.all():
+                    safe = self._find_safe(found.take(~done))
+                    yield safe
+                    left[-1] = np.setdiff1d(left[-1], safe.place)
+            rows = np.concatenate(left)
+        yield from self._mark(block, rows, MOST_LIVE, settle)
+
+    def mark_for_check(self, block: Block) -> Iterator[tuple[Subsets, int]]:
+        """Yield the tabulated rows of a block, and how many groups their marked sets have at most.
+
+        Of rows whose tables are large, some have all subsets marked, the others sets of few groups.
+        """
+        lives = block.live.sum(axis=1)[block.narrow]
+        large = (lives >= LEAST_LIVE) & (len(self.model.few) > 0)
+        entries = np.where(large, 1 << lives, 0)
+        short = large & (np.cumsum(entries) - entries >= CHECK_ENTRIES)
+        yield from ((found, MOST_LIVE) for found in self._mark(block, block.narrow[~short], MOST_LIVE, _settle_all))
+        for largest in self.model.few[:1]:
+            yield from ((found, largest) for found in self._mark(block, block.narrow[short], largest, _settle_all))
+
+    def _mark(
+        self, block: Block, rows: Integers, largest: int, settle: Callable[[Integers], Integers]
+    ) -> Iterator[Subsets]:
+        """Yield rows with their failing sets of at most ``largest`` groups.
+
         settle: given the failing sets of each size that are certain, (m, 25), the largest size (m,) up to which states
-        near the edge are to be settled; all of them by default.
+        near the edge are to be settled.
         """
         lives = block.live.sum(axis=1)
-        for original in np.unique(block.original[block.narrow]):
-            rows = block.narrow[block.original[block.narrow] == original]
-            rows = rows[np.argsort(lives[rows], kind="stable")]
-            bytes_of = 16 << np.maximum(lives[rows] - WORD_BITS, 0)
+        for original in np.unique(block.original[rows]):
+            those = rows[block.original[rows] == original]
+            those = those[np.argsort(lives[those], kind="stable")]
+            bytes_of = 16 << np.maximum(lives[those] - WORD_BITS, 0)
             cuts = np.flatnonzero(np.diff(np.cumsum(bytes_of) // CHUNK_BYTES)) + 1
-            for place in np.split(rows, cuts):
-                yield self._mark_chunk(block, place, settle)
+            for place in np.split(those, cuts):
+                none = Subsets.without_marks(block, place, self.workers(int(lives[place].max())))
+                near = np.zeros_like(none.words)
+                self.model.mark(block.x, int(original), largest, none.jobs, (none.words, near), none.run)
+                near &= ~none.words
+                yield replace(none, asked=self._settle(none, near, settle(none.sizes())))
 
-    def _mark_chunk(self, block: Block, place: Integers, settle: Callable[[Integers], Integers] | None) -> Subsets:
-        live = block.live[place]
-        lives = live.sum(axis=1).astype(np.int64)
-        row, g = np.nonzero(live)
-        bit = lives[row] - np.cumsum(live, axis=1)[row, g]  # the first live group is the highest bit
-        group, bits = np.full((len(live), MOST_LIVE), -1, dtype=np.int64), np.zeros(live.shape, dtype=np.int64)
-        group[row, bit] = g
-        bits[row, g] = np.int64(1) << bit
-        sizes = 1 << np.maximum(lives - WORD_BITS, 0)
-        first_word = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
-        sure, near = np.zeros(int(sizes.sum()), dtype=np.uint64), np.zeros(int(sizes.sum()), dtype=np.uint64)
-        run = self.workers(int(lives.max()))
-        jobs = (place.astype(np.int64), bits, lives, first_word)
-        self.model.mark(block.x, int(block.original[place[0]]), jobs, (sure, near), run)
-        near &= ~sure
-        found = Subsets(block, place, group, lives, first_word, sure, 0, run)
-        limit = np.full(len(place), MOST_LIVE) if settle is None else settle(found.sizes())
-        return replace(found, asked=self._settle(found, near, limit))
+    def _find_safe(self, left: Subsets) -> Subsets:
+        """Return those rows, all of one original class, of which bounds show that no set fails."""
+        original = int(left.block.original[left.place[0]])
+        return left.take(self.model.find_safe(left.block.x, original, left.jobs, left.run))
 
     def workers(self, live: int) -> Workers:
         """Return as many threads as have room for a table of so many live groups."""
@@ -244,6 +313,19 @@ def row_blocks(rows: EvidenceRows, rule: FlipRule) -> Iterator[tuple[int, Floats
         x = rows.dense(start, start + BLOCK_ROWS)
         p = rows.own_probabilities(start, x)
         yield start, x, p, original_class(rows, p, rule.resolution, slice(start, start + len(x)))
+
+
+@cache
+def find_short(largest: int) -> Integers:
+    """Return the numbers of live groups for which the sets of at most ``largest`` groups cost less than a table."""
+    numbers = range(LEAST_LIVE, MOST_LIVE + 1)
+    few = [sum(math.comb(live, size) for size in range(largest + 1)) for live in numbers]
+    return np.array([live for live, sets in zip(numbers, few, strict=True) if sets * ENTRY_COST <= 1 << live])
+
+
+def _settle_all(sizes: Integers) -> Integers:
+    """Return that every state near the edge is to be settled."""
+    return np.full(len(sizes), MOST_LIVE)
 
 
 def _count_sizes(words: Words, first_word: Integers, lives: Integers, run: Workers) -> Integers:
@@ -306,14 +388,17 @@ def find_lattice(rows: EvidenceRows, protocol: Protocol, engine: str, byte_budge
 
 
 def _agrees(lattice: WholeLattice) -> bool:
-    """Compare the marks of a few rows with the model itself, on states spread over all sizes."""
+    """Compare the marks of a few rows with the model itself, on states spread over all sizes where tables are small."""
     few = lattice.rows.take(range(min(CHECK_ROWS, len(lattice.rows))))
     small = replace(lattice, rows=few, model=lattice.model.rebind(few))
     draws = np.random.default_rng(0)
     for block in small.blocks():
-        for found in small.subsets(block):
-            for i in range(len(found.place)):
-                states = draws.integers(0, 1 << int(found.lives[i]), CHECK_STATES)
+        for found, largest in small.mark_for_check(block):
+            for i, live in enumerate(found.lives.tolist()):
+                if largest < live:
+                    states = np.bitwise_or.reduce(1 << draws.integers(0, live, (CHECK_STATES, largest)), axis=1)
+                else:
+                    states = draws.integers(0, 1 << live, CHECK_STATES)
                 marked = (found.words_of(i)[states >> WORD_BITS] >> (states & 63).astype(np.uint64)) & np.uint64(1)
                 asked = small.ask_flips(block, int(found.place[i]), states, found.group[i])
                 if not np.array_equal(marked.astype(bool), asked):

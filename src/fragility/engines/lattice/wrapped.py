@@ -172,6 +172,7 @@ class StateLattice:
     """A wrapper whose states are answered one by one."""
 
     name, kind, most_live = "wrapped", "states", MOST_LIVE
+    few: tuple[int, ...] = ()
 
     def __init__(self, rows: EvidenceRows, rule: FlipRule, engine: WrappedEngine) -> None:
         self.rows, self.rule, self.engine = rows, rule, engine
@@ -196,7 +197,7 @@ class StateLattice:
         moves = ~((x == baseline) | (np.isnan(x) & np.isnan(baseline)))
         return np.stack([moves[:, columns].any(axis=1) for columns in self.rows.group_columns()], axis=1)
 
-    def mark(self, x: Floats, original: int, jobs: Any, marks: Any, run: Any) -> None:
+    def mark(self, x: Floats, original: int, largest: int, jobs: Any, marks: Any, run: Any) -> None:
         """Mark the flips of the rows of ``jobs``, which all are of one original class."""
         row, bits, lives, first_word = jobs
         counts = np.cumsum(1 << lives)

@@ -198,7 +198,7 @@ class _Finding:
         search_by_asking(answers, those, denied, "auto", width, budget, self.byte_budget, None)
 
 
-# --- through the whole lattice: every subset of a row's live groups is decided -------------------------------
+# --- through the whole lattice --------------------------------------------------------------------------------
 
 
 def search_lattice(answers: Answers, lattice: WholeLattice, block: Block, report: Report | None) -> None:
@@ -207,15 +207,8 @@ def search_lattice(answers: Answers, lattice: WholeLattice, block: Block, report
     Nothing is left to prove: the smallest size with a failing set is the minimum, its sets are counted, the first in
     lexicographic order of declared groups is reported, and where no subset fails there is none at all.
     """
-
-    def settle(sizes: Integers) -> Integers:
-        """No state above the smallest certain size matters, unless every set is wanted."""
-        limit = np.full(len(sizes), answers.max_size)
-        smallest = np.where(sizes.any(axis=1), (sizes > 0).argmax(axis=1), answers.max_size)
-        return limit if answers.minimal is not None else np.minimum(limit, smallest)
-
-    done = block.start
-    for found in lattice.subsets(block, settle):
+    done, every = block.start, answers.minimal is not None
+    for found in (lattice.subsets if every else lattice.smallest)(block, answers.max_size):
         sizes = found.sizes()[:, : answers.max_size + 1]
         rows = block.start + found.place
         answers.method[rows] = LATTICE
@@ -225,7 +218,7 @@ def search_lattice(answers: Answers, lattice: WholeLattice, block: Block, report
         for i in np.flatnonzero(sizes.any(axis=1)):
             smallest = int(np.flatnonzero(sizes[i])[0])
             answers.put(int(rows[i]), found.list_sets(int(i), smallest, smallest, 1)[0], int(sizes[i, smallest]))
-            if answers.minimal is not None:
+            if every:
                 sets, total = found.list_minimal(int(i), answers.max_size, MOST_LISTED)
                 answers.put_minimal(int(rows[i]), sets, complete=total <= MOST_LISTED)
         done += len(rows)
