@@ -216,9 +216,8 @@ def use_python(work: Work) -> None:
     protocol = stored.protocol
     id_column = work.rows.index.name if work.is_csv else None
     given = (model, work.file("test"), protocol, work.folder / "python")
-    fg.audit_files(
-        *given, target="label", id_column=id_column, modes=MODES, intervals=INTERVALS, any_value=ANY_VALUE, progress=False
-    )  # as the commands do
+    blocks = {"modes": MODES, "intervals": INTERVALS, "any_value": ANY_VALUE}  # as the commands do
+    fg.audit_files(*given, target="label", id_column=id_column, progress=False, **blocks)
     if work.cell.source != "polars":
         assert_same_bytes(work.folder / "audit", work.folder / "python")
     given, ids = work.hand_over(rows[:60]), list(rows.index[:60])
