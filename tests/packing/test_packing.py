@@ -7,6 +7,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import fragility_check as checker
 import naive_pack
 import numpy as np
 import pyarrow as pa
@@ -219,6 +220,20 @@ def test_a_page_that_does_not_follow_is_refused(copy, name):
     path.write_text(path.read_text() + " ")
     rewrite(copy)
     assert failed(copy) == f"pages: {name} is not what follows from the sources of this pack"
+
+
+def test_every_pack_has_the_verifier_in_one_file_and_another_one_is_refused(made, copy, monkeypatch):
+    """The installed file is found beside the package: in the folder of a pack the search path would find its copy."""
+    document = json.loads((copy / "pack.json").read_text())
+    assert (copy / "fragility_check.py").read_bytes() == Path(checker.__file__).read_bytes()
+    assert "fragility_check.py" in document["files"] and "fragility_check.py" in (copy / "index.html").read_text()
+    detail = next(check.detail for check in fg.verify_pack(copy).checks if check.name == "pages")
+    assert detail.endswith("made again and equal; fragility_check.py is the one of this installation")
+    (copy / "fragility_check.py").write_text("print('every claim holds')")
+    rewrite(copy)
+    monkeypatch.chdir(copy)
+    monkeypatch.syspath_prepend(str(copy))
+    assert failed(copy) == "pages: fragility_check.py is not the one of this installation"
 
 
 def test_forged_verdicts_are_refused_whatever_version_is_claimed(copy):

@@ -21,6 +21,7 @@ from fragility.packing.sources import (
     AUDIT,
     AUDIT_KEY,
     CARD,
+    CHECKER,
     EARLIER,
     INDEX,
     LABELS,
@@ -274,7 +275,8 @@ BIG = ("rows", "confident", "flips_after_one", "flips_early", "accuracy", "lost"
 MOST_BIG = 5
 NO_VERDICT = "No verdict: the rules were derived from this very audit, so it says nothing that it keeps to them."
 CHECK = "fragility verify PACK"
-VERIFY = "fragility verify PACK/audit --model MODEL --data DATA"
+VERIFY = "fragility verify {audit} --model MODEL --data DATA"
+VERIFY_ALONE = f"python PACK/{CHECKER} {{audit}} MODEL ROWS"
 
 
 # --- what was shown, and what was not ---------------------------------------------------------------------------
@@ -447,10 +449,12 @@ def _show_checks(evidence: Evidence) -> Section:
 
 
 def _list_checks(evidence: Evidence) -> list[tuple[str, str]]:
-    where = "" if evidence.settings.certificates else " --audit AUDIT"
+    whole = evidence.settings.certificates
+    where, folder = ("", "PACK/audit") if whole else (" --audit AUDIT", "AUDIT")
     checks = [
         ("Every file, every figure and every page of this pack, made again from its certificates:", CHECK + where),
-        ("Every claim of every certificate, computed again from the model and the rows:", VERIFY),
+        ("Every claim of every certificate, computed again from the model and the rows:", VERIFY.format(audit=folder)),
+        ("The same by the file in this pack, without fragility:", VERIFY_ALONE.format(audit=folder)),
     ]
     if evidence.signers:
         signed = "fragility verify PACK/audit --public-key KEY"
@@ -467,6 +471,7 @@ def _list_contents(evidence: Evidence) -> Table:
         (PROTOCOL, "The protocol: what may fail, and toward what"),
         (f"{AUDIT}/manifest.json", f"The audit: {held}protocol and digests, a folder for fragility verify"),
         (CARD, "A section for a model card"),
+        (CHECKER, "A verifier in one file, which shares no code with fragility: read it, then run it"),
         ("pack.json", "Figures with their sources, answers, and the digest of every file"),
     ]
     optional = {

@@ -236,7 +236,8 @@ EARLIER, STRESS, RULES = "earlier", "stress.parquet", "gate/rules.toml"
 AUDIT_KEY, PACK_KEY = "keys/audit.pub", "keys/pack.pub"
 PROTOCOL, VERDICTS_TEXT, REPORT, REPORT_NUMBERS = "protocol.json", "gate/verdicts.md", "report.html", "report.json"
 INDEX, CARD = "index.html", "model-card.md"
-DERIVED = (PROTOCOL, REPORT, REPORT_NUMBERS, VERDICTS, VERDICTS_TEXT, INDEX, CARD)
+CHECKER = "fragility_check.py"  # the verifier that shares no code with the library: packed, never imported
+DERIVED = (PROTOCOL, REPORT, REPORT_NUMBERS, VERDICTS, VERDICTS_TEXT, INDEX, CARD, CHECKER)
 KEY_LIMIT = 2**20
 STRESS_SIZE, STRESS_ROW = 2**20, 2**12  # bytes that a table of labels may take, and for each of its rows
 SURROGATE = re.compile("[\ud800-\udfff]")
@@ -392,6 +393,19 @@ def list_sources(folder: Path, settings: PackSettings) -> list[str]:
         files += [f"{EARLIER}/{name}" for name in audit_files(folder / EARLIER, certificates=True)]
     single = (RULES, LABELS, STRESS, RELIABILITY, AUDIT_KEY, PACK_KEY)
     return [*files, *(name for name in single if (folder / name).exists()), *list_parities(folder)]
+
+
+def read_checker() -> str:
+    """Return the text of the verifier in one file, which every pack has a copy of.
+
+    It lies beside the package, or in `verifier` of a source tree. The search path is not asked: in the folder of a
+    pack, that would find the copy which is to be compared.
+    """
+    package = Path(__file__).parents[1]
+    for path in (package.parent / CHECKER, package.parents[1] / "verifier" / CHECKER):
+        if path.is_file():
+            return path.read_bytes().decode()
+    raise DataError(f"{CHECKER}, which every pack has a copy of, is not installed beside fragility; install it again")
 
 
 def audit_files(folder: Path, *, certificates: bool) -> list[str]:

@@ -41,6 +41,7 @@ from fragility.packing.sources import (
     AUDIT,
     AUDIT_KEY,
     CARD,
+    CHECKER,
     DERIVED,
     EARLIER,
     INDEX,
@@ -63,6 +64,7 @@ from fragility.packing.sources import (
     list_figures,
     list_given,
     list_sources,
+    read_checker,
     read_evidence,
 )
 from fragility.pages.wording import join_names
@@ -125,6 +127,7 @@ def derive(evidence: Evidence) -> Derived:
     findings = tuple(find_answers(figures))
     files[INDEX] = render_index(evidence, figures, findings)
     files[CARD] = render_card(evidence, figures, findings)
+    files[CHECKER] = read_checker()
     return Derived(figures, findings, {name: text.encode() for name, text in files.items()}, reader)
 
 
@@ -157,8 +160,9 @@ def pack(
 ) -> Path:
     """Write an audit and what was concluded from it into one folder or archive, to hand over.
 
-    The pack holds the audit, its report and protocol, what else is given, and an index that says what was shown and
-    what was not, with a map to the questions of supervisors and lawmakers. Every figure has its source, and
+    The pack holds the audit, its report and protocol, what else is given, a copy of the verifier in one file that
+    shares no code with this library, and an index that says what was shown and what was not, with a map to the
+    questions of supervisors and lawmakers. Every figure has its source, and
     :func:`verify_pack` computes it again. The same input gives the same bytes.
 
     Parameters
@@ -402,8 +406,9 @@ def verify_pack(
 
     Checked, in this order: that the pack has the files that it lists, and no others; the digest of each; that the audit
     is whole; each figure, from its source; verdicts, report and pages, which are made again and compared byte by byte;
-    and the signature, if there is one or a key is given. Pages that another version wrote cannot be made again, so they
-    hold only as far as they are signed by the key given.
+    and the signature, if there is one or a key is given. The copy of the verifier in one file must equal the one
+    installed here. Pages that another version wrote cannot be made again, so they and the verifier beside them hold
+    only as far as they are signed by the key given.
 
     Parameters
     ----------
@@ -546,14 +551,16 @@ def _check_pages(
         return Check("pages", signed, message + remedy)
     for name, data in derived.files.items():
         if name not in listed or document["files"][name]["digest"] != digest_bytes(data):
-            return Check("pages", False, f"{name} is not what follows from the sources of this pack")
+            other = "the one of this installation" if name == CHECKER else "what follows from the sources of this pack"
+            return Check("pages", False, f"{name} is not {other}")
     if listed - set(derived.files):
         return Check(
             "pages", False, f"{min(listed - set(derived.files))} does not follow from the sources of this pack"
         )
     if document != encode(describe_pack(settings, derived, audit, document["files"])):
         return Check("pages", False, f"{PACK_FILE} is not what follows from the sources of this pack")
-    return Check("pages", True, f"{len(derived.files)} files, made again and equal")
+    count = len(derived.files) - 1
+    return Check("pages", True, f"{count} files, made again and equal; {CHECKER} is the one of this installation")
 
 
 def _check_signature(folder: Path, data: bytes, public_key: Any) -> list[Check]:
