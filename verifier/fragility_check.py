@@ -6,11 +6,12 @@ asked of the model, state by state; where raw values change, of the whole pipeli
 
     python -m fragility_check AUDIT MODEL ROWS [--train TRAIN] [--id COLUMN] [--sample N]
 
-From top to bottom: the result; documents and digests; their shapes; the folder; rows, evidence and the decision; the
-claims and the four blocks, asked again; what the model and the training rows show; the whole check; the command.
+From top to bottom: the result; digests; the shapes of documents; the columns of tables; the folder; raw rows; evidence
+and the decision; the claims and each block, asked again; what the model and the training rows show; the whole check;
+the command. Throughout, `p` is the protocol, `f` the result, `i` a row's place, `y` the place of its class, and `P` the
+model's probabilities; "raw" rows are those that the whole pipeline takes.
 """
 
-# fmt: off
 from __future__ import annotations
 
 import argparse
@@ -26,6 +27,8 @@ import tempfile
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
+from datetime import date, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,22 +37,38 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-FORMAT, BATCH, PROBABILITY = "fragility-certificates/1", 64, 2.0**-20  # BATCH: rows whose states are asked together
-LIMITS = ("A witness under the declared protocol, not a proof of robustness: it shows one trajectory on which the "
-          "prediction loses support. The greedy flip budget is an upper bound on the smallest failing set, never the "
-          "minimum.")
+FORMAT, BATCH, DRAWN, PROBABILITY = "fragility-certificates/1", 64, 64, 2.0**-20
+# BATCH: rows whose states are asked together; DRAWN: random changes of a row, of each kind
+LIMITS = (
+    "A witness under the declared protocol, not a proof of robustness: it shows one trajectory on which the "
+    "prediction loses support. The greedy flip budget is an upper bound on the smallest failing set, never the "
+    "minimum."
+)
 LISTS = ("path_margin", "path_predicted", "path_collapse", "fade_margin", "one_step_drop", "one_step_confidence_drop")
 BASELINES, MODES = ("typical", "median", "missing", "mean"), ("lost", "wrong", "noisy", "sentinel", "outage")
 MINIMUM, BOUND, NONE_SMALL, NONE, OPEN = STATES = (
-    "minimum", "upper bound", "none up to K, proved", "none at all, proved", "not decided")
+    "minimum",
+    "upper bound",
+    "none up to K, proved",
+    "none at all, proved",
+    "not decided",
+)
+INTERVAL_TEXTS = ("value", "low", "high", "below", "above", "categories")
 INTERVALS = ("exact", "bracketed", "missing", "not whole", "unlisted")
 Document = dict[str, Any]
+
 
 class Refused(Exception):
     """This is no audit, or it contradicts itself, so that nothing can be recomputed."""
 
+
 class CannotCheck(Exception):
     """Something that the check needs is not there."""
+
+
+# What reading a malformed claim raises; whatever the model raises is a CannotCheck.
+MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, struct.error, pa.ArrowException)
+
 
 class Result:
     """What was checked, topic by topic: how often, what is false, and what nobody could tell."""
@@ -69,9 +88,11 @@ class Result:
     @property
     def lists(self) -> dict[str, list[str]]:
         open_ = [f"{what} ({n})" if n else what for what, n in self.open.items()]
-        return {"false": [f"{one}: {len(told)} of {self.counts[one]}; {told[0]}" for one, told in self.wrong.items()],
-                "proved": [f"{topic} ({n})" for topic, n in self.counts.items() if topic not in self.wrong],
-                "not proved": [self.unable] * bool(self.unable) + open_}
+        return {
+            "false": [f"{one}: {len(told)} of {self.counts[one]}; {told[0]}" for one, told in self.wrong.items()],
+            "proved": [f"{topic} ({n})" for topic, n in self.counts.items() if topic not in self.wrong],
+            "not proved": [self.unable] * bool(self.unable) + open_,
+        }
 
     @property
     def exit_code(self) -> int:
@@ -80,10 +101,13 @@ class Result:
     def __str__(self) -> str:
         return "\n".join("\n  - ".join([title.upper(), *lines]) for title, lines in self.lists.items() if lines)
 
+
 # --- documents and digests --------------------------------------------------------------------------------------
+
 
 def sha256(data: bytes) -> str:
     return "sha256:" + hashlib.sha256(data).hexdigest()
+
 
 def canonical(value: Any) -> bytes:
     """RFC 8785 JSON in which floats are hexadecimal text, and integers from 2^53 on are decimal text."""
@@ -95,6 +119,7 @@ def canonical(value: Any) -> bytes:
     text = value.hex() if isinstance(value, float) else value
     return json.dumps(str(text) if type(text) is int and abs(text) >= 2**53 else text, ensure_ascii=False).encode()
 
+
 def find_root(digests: Sequence[str]) -> str:
     """The Merkle tree of RFC 6962 over sorted digests: neighbours are joined, an odd last node moves up."""
     level = [hashlib.sha256(b"\0" + leaf).digest() for leaf in sorted(bytes.fromhex(d[7:]) for d in digests)]
@@ -102,6 +127,7 @@ def find_root(digests: Sequence[str]) -> str:
         odd = level[len(level) // 2 * 2 :]
         level = [hashlib.sha256(b"\1" + a + b).digest() for a, b in zip(level[::2], level[1::2], strict=False)] + odd
     return "sha256:" + (level[0].hex() if level else hashlib.sha256(b"").hexdigest())
+
 
 def read_json(data: bytes, what: str) -> Document:
     def read_object(pairs: list[tuple[str, Any]]) -> Document:
@@ -125,26 +151,46 @@ def read_json(data: bytes, what: str) -> Document:
         raise Refused(f"the {what} cannot be read: {error}") from None
     return document
 
+
+def write_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
 def pack_units(values: Any, unit: float) -> bytes:
     numbers = np.array([math.nan if v is None else v for v in np.atleast_1d(values)], dtype=float)
     return np.where(np.isnan(numbers), math.nan, np.rint(numbers / unit) + 0.0).astype("<f8").tobytes()
 
+
 def pack_share(values: Any) -> bytes:
     return pack_units(values, PROBABILITY)
+
 
 def pack_text(value: str | None) -> bytes:
     return b"\xff\xff\xff\xff" if value is None else struct.pack("<I", len(value.encode())) + value.encode()
 
+
 def pack_id(id_: Any) -> bytes:
     return b"s" + pack_text(id_) if isinstance(id_, str) else b"i" + struct.pack("<q", id_)
+
 
 def pack_whole(value: int | None) -> bytes:
     return struct.pack("<q", -1 if value is None else value)
 
+
+def pack_number(value: float | None) -> bytes:
+    return struct.pack("<d", math.inf if value is None else value)
+
+
+def pack_truth(value: bool) -> bytes:
+    return struct.pack("<?", value)
+
+
 def hash_id(id_: Any) -> bytes:
     return hashlib.blake2b(str(id_).encode(), digest_size=16).digest()
 
+
 # --- the shapes of documents ------------------------------------------------------------------------------------
+
 
 def find_misfit(value: Any, shape: Any, at: str) -> str:
     """Where a value has another shape: fields in this order, items, alternatives (a tuple), type, test, or value."""
@@ -160,28 +206,36 @@ def find_misfit(value: Any, shape: Any, at: str) -> str:
     fits = type(value) is shape if isinstance(shape, type) else shape(value) if callable(shape) else None
     return "" if (type(value) is type(shape) and value == shape if fits is None else fits) else at
 
+
 def conform(value: Any, shape: Any, what: str) -> None:
     if at := find_misfit(value, shape, what):
         raise Refused(f"{at} is not what the format allows, or lacks a field, or has one too many")
 
+
 def between(low: float, high: float = math.inf) -> Callable[[Any], bool]:
     return lambda v: type(v) is float and low <= v <= high and v < math.inf
+
 
 def matching(pattern: str) -> Callable[[Any], bool]:
     return lambda v: isinstance(v, str) and re.fullmatch(pattern, v) is not None
 
+
 def count_from(low: int) -> Callable[[Any], bool]:
     return lambda v: type(v) is int and low <= v < 2**63
+
 
 def are_labels(value: Any) -> bool:
     kinds = {type(label) for label in value} if isinstance(value, list) else set()
     return len(kinds) == 1 and kinds <= {int, float, str, bool} and 1 < len(value) == len(set(value))
 
+
 def are_narrow(value: Any) -> bool:
     return isinstance(value, dict) and all(own in ("float32", "float16") for own in value.values())
 
+
 def are_versions(value: Any) -> bool:
     return isinstance(value, dict) and all(map(matching(r"[\w.+!-]{1,64}"), value.values()))
+
 
 DIGEST, COUNT, POSITIVE = matching("sha256:[0-9a-f]{64}"), count_from(0), count_from(1)
 TINY, NEARLY_1, KIND = math.ulp(0.0), 1 - 2**-53, ("numeric", "nominal")
@@ -190,48 +244,94 @@ ENGINE = ("blackbox", "trees", "linear", "wrapped", "neural")
 TYPE = ("integer", "number", "boolean", "text", "date", "duration", "mixed", "empty")
 EVENTS = [{"groups": [str], "count": POSITIVE}]
 MANIFEST = {
-    "format": FORMAT, "claim": "fragility_witness", "limits": LIMITS,
-    "protocol_digest": DIGEST, "training_digest": DIGEST,
-    "model": {"kind": str, "fingerprint": DIGEST, "classes": are_labels,
-              "probabilities": ("predict_proba", "raw score, link applied in float64"), "partial": [str]},
+    "format": FORMAT,
+    "claim": "fragility_witness",
+    "limits": LIMITS,
+    "protocol_digest": DIGEST,
+    "training_digest": DIGEST,
+    "model": {
+        "kind": str,
+        "fingerprint": DIGEST,
+        "classes": are_labels,
+        "probabilities": ("predict_proba", "raw score, link applied in float64"),
+        "partial": [str],
+    },
     "input": {"digest": DIGEST, "rows": COUNT},
     "engine": {"name": ENGINE, "evaluations": COUNT, "paper_evaluations": COUNT, "blackbox_rows": COUNT},
-    "tolerance": {"margin": float, "probability": float}, "versions": are_versions,
-    "rows": COUNT, "root_digest": DIGEST, "claims": ("full", "summary"), "blocks": dict,
-    "protocol_signature": (None, DIGEST), "files": dict, "manifest_digest": DIGEST}
+    "tolerance": {"margin": float, "probability": float},
+    "versions": are_versions,
+    "rows": COUNT,
+    "root_digest": DIGEST,
+    "claims": ("full", "summary"),
+    "blocks": dict,
+    "protocol_signature": (None, DIGEST),
+    "files": dict,
+    "manifest_digest": DIGEST,
+}
 PROTOCOL = {
-    "format": "fragility-protocol/1", "space": ("transformed", "raw"),
+    "format": "fragility-protocol/1",
+    "space": ("transformed", "raw"),
     "fields": [{"name": str, "kind": KIND, "type": TYPE, "categorical": bool, "dtype": (None, str)}],
     "columns": [{"name": str, "kind": KIND, "baseline": CELL, "spread": (None, between(0))}],
-    "inputs": [{"name": str, "fields": [str]}], "groups": [{"name": str, "columns": [str]}],
-    "grouping": matching(r"raw-origin|declared|merged at [0-9.e-]+"), "baseline": (*BASELINES, "zero", "explicit"),
-    "artificial": [str], "alternatives": dict, "refused": [BASELINES],
-    "operators": [matching("attenuate_(all|top[1-9][0-9]*)")], "severities": [between(TINY, 1)], "depth": POSITIVE,
-    "reading": ("support", "current", "support_unbounded"), "weights": [between(0)], "exposure_weights": [between(0)],
-    "resolution": between(1e-9, 0.001), "smoothing": between(0, 1), "min_confidence": between(0, NEARLY_1),
+    "inputs": [{"name": str, "fields": [str]}],
+    "groups": [{"name": str, "columns": [str]}],
+    "grouping": matching(r"raw-origin|declared|merged at [0-9.e-]+"),
+    "baseline": (*BASELINES, "zero", "explicit"),
+    "artificial": [str],
+    "alternatives": dict,
+    "refused": [BASELINES],
+    "operators": [matching("attenuate_(all|top[1-9][0-9]*)")],
+    "severities": [between(TINY, 1)],
+    "depth": POSITIVE,
+    "reading": ("support", "current", "support_unbounded"),
+    "weights": [between(0)],
+    "exposure_weights": [between(0)],
+    "resolution": between(1e-9, 0.001),
+    "smoothing": between(0, 1),
+    "min_confidence": between(0, NEARLY_1),
     "decision": (None, {"class": CELL, "threshold": between(TINY, NEARLY_1)}),
-    "modes": {"declared": [(*MODES, "stale")],
-              "catalogue": [{"group": str, "fields": [str], "values": [[CELL]], "counts": [POSITIVE]}],
-              "catalogue_size": COUNT, "noise": between(0), "whole": [str],
-              "sentinels": [{"field": str, "values": [CELL], "weights": [between(0, 1)]}], "outages": EVENTS,
-              "ranges": [{"field": str, "low": (float, str), "high": (float, str), "whole": bool}]},
+    "modes": {
+        "declared": [(*MODES, "stale")],
+        "catalogue": [{"group": str, "fields": [str], "values": [[CELL]], "counts": [POSITIVE]}],
+        "catalogue_size": COUNT,
+        "noise": between(0),
+        "whole": [str],
+        "sentinels": [{"field": str, "values": [CELL], "weights": [between(0, 1)]}],
+        "outages": EVENTS,
+        "ranges": [{"field": str, "low": (float, str), "high": (float, str), "whole": bool}],
+    },
     "domain": str,
-    "domains": [{"field": str, "low": MAYBE, "high": MAYBE, "categories": (None, [CELL]), "missing": bool,
-                 "fixed": bool}],
-    "training_digest": DIGEST, "training_rows": COUNT}
+    "domains": [
+        {"field": str, "low": MAYBE, "high": MAYBE, "categories": (None, [CELL]), "missing": bool, "fixed": bool}
+    ],
+    "training_digest": DIGEST,
+    "training_rows": COUNT,
+}
 BLOCKS = {  # which rows have a block, and its own fields
-    "lattice": ((None, {"most": 1000, "by": "exposure"}),
-                {"max_size": POSITIVE, "budget": 10000, "width": 8, "rates": (None, dict), "draws": (None, POSITIVE),
-                 "seed": (None, COUNT), "events": (None, EVENTS)}),
+    "lattice": (
+        (None, {"most": 1000, "by": "exposure"}),
+        {
+            "max_size": POSITIVE,
+            "budget": 10000,
+            "width": 8,
+            "rates": (None, dict),
+            "draws": (None, POSITIVE),
+            "seed": (None, COUNT),
+            "events": (None, EVENTS),
+        },
+    ),
     "modes": ((None, {"most": POSITIVE, "by": "content"}), {"units": dict}),
     "intervals": ((None, {"most": POSITIVE, "by": "exposure"}), {"fields": [str], "narrow": are_narrow}),
     "any_value": ((None, {"most": POSITIVE, "by": "exposure"}), {"max_size": 2, "groups": [str], "narrow": are_narrow}),
-    "baselines": ({"most": 500, "by": "content"}, {"baselines": [str]})}
+    "baselines": ({"most": 500, "by": "content"}, {"baselines": [str]}),
+}
+
 
 def find_origins(p: Document) -> dict[str, list[str]]:
     """The raw fields that each column of the evidence space is made from."""
     made_from = {c["name"]: c["fields"] for c in p["inputs"]} if p["space"] == "transformed" else {}
     return {c["name"]: made_from.get(c["name"], [c["name"]]) for c in p["columns"]}
+
 
 def check_protocol(p: Document) -> None:
     """Refuse a protocol whose names do not agree with its values."""
@@ -248,6 +348,11 @@ def check_protocol(p: Document) -> None:
     catalogue = {e["group"]: e for e in modes["catalogue"]}
     first = {e["fields"][0]: e["values"][0][0] for e in catalogue.values() if len(e["fields"]) == 1}
     nominal = [c for c in p["columns"] if raw and c["kind"] == "nominal" and fields[c["name"]]["type"] != "date"]
+    ordered = {
+        g
+        for g, e in catalogue.items()
+        if e["fields"][0] in {r["field"] for r in modes["ranges"]} and len(e["fields"]) == 1
+    }
     typical, others = baseline in ("typical", "median"), sorted(set(BASELINES) - {baseline})
     whole = [c["baseline"] or 0 for c in numeric if raw and fields[c["name"]]["type"] == "integer"]
     whole += [columns[c]["baseline"] for c in modes["whole"] if baseline == "typical" and c in columns]
@@ -273,46 +378,113 @@ def check_protocol(p: Document) -> None:
         "depth and weights fit": p["depth"] <= len(groups) and len(p["weights"]) == len(p["exposure_weights"]) == 3,
         "the catalogue is that of the groups": list(catalogue) == [g for g in groups if g in catalogue]
         and all(e["fields"] == held[g] and len(e["values"]) == len(e["counts"]) for g, e in catalogue.items()),
+        "the catalogue has its size": all(
+            sum(e["counts"]) == modes["catalogue_size"] if g in ordered else len(e["counts"]) <= modes["catalogue_size"]
+            for g, e in catalogue.items()
+        ),
         "modes name what is there": {*modes["whole"]} <= {*columns}
         and {s["field"] for s in modes["sentinels"]} <= {*fields}
         and {g for o in modes["outages"] for g in o["groups"]} <= {*groups},
-        "ranges rise": all(r["low"] <= r["high"] for r in modes["ranges"])}
+        "ranges rise": all(r["low"] <= r["high"] for r in modes["ranges"]),
+    }
     for rule, holds in rules.items():
         if not holds:
             raise Refused(f"the protocol contradicts itself: it is not so that {rule}")
 
-# --- the folder -------------------------------------------------------------------------------------------------
 
-def list_columns(block: str, p: Document, own: Document) -> list[tuple[str, str, Any]]:
-    """The columns of a block: name, kind, and how a value enters the digest."""
-    def pack_each(pack: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
-        return lambda values: b"".join(map(pack, values))
+# --- the columns of tables, and the folder ----------------------------------------------------------------------------
 
-    def pack_place(names: Sequence[str]) -> Callable[[str], bytes]:
-        return lambda value: struct.pack("<i", names.index(value))
 
+Column = tuple[str, str, Any]  # name, kind of values, and what makes of them the bytes that are hashed, if any
+
+
+def pack_each(pack: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
+    return lambda values: b"".join(map(pack, values))
+
+
+def pack_place(names: Sequence[Any]) -> Callable[[Any], bytes]:
+    return lambda value: struct.pack("<i", names.index(value))
+
+
+def pack_set(names: Sequence[str]) -> Callable[[Any], bytes]:
+    return lambda values: bytes(name in values for name in names)
+
+
+def list_claims(p: Document, classes: Sequence[Any], full: bool) -> list[Column]:
+    """The columns of the certificates."""
+    groups, fields = [g["name"] for g in p["groups"]], [f["name"] for f in p["fields"]]
+    faded = len(p["severities"]) if "attenuate_all" in p["operators"] else 0
+
+    def pack_margins(values: Any, length: int = 0) -> bytes:
+        return pack_units([*values, *[None] * (length - len(values))], p["resolution"])
+
+    columns: list[Column] = [
+        ("predicted", "c", pack_place(classes)),
+        ("confidence", "n", pack_share),
+        ("margin", "n", None),
+        ("flip_budget", "i", pack_whole),
+        ("flipped", "b", pack_truth),
+        *((name, "n", None) for name in ("rcma", "fds", "exposure", "independent_loss")),
+        ("common_loss", "n?", None),
+        *((f"lambda_{o}", "n?", pack_number) for o in p["operators"]),
+        ("path", "T", pack_each(pack_place(groups))),
+        ("path_margin", "N", pack_margins),
+        ("path_predicted", "C", pack_each(pack_place(classes))),
+        ("path_collapse", "N", None),
+        ("fade_margin", "N", lambda values: pack_margins(values, faded)),
+        ("one_step_drop", "N", pack_margins),
+        ("one_step_confidence_drop", "N", pack_share),
+        ("already_missing", "T", pack_set(fields)),
+    ]
+    return [one for one in columns if full or one[0] not in LISTS]
+
+
+def list_columns(block: str, p: Document, own: Document) -> list[Column]:
+    """The columns of a block that is declared with these fields of its own."""
     if block == "lattice":
-        columns = [("smallest_state", "t", pack_place(STATES)), ("smallest_size", "i?", pack_whole),
-                   ("smallest_set", "T", lambda v: bytes(g["name"] in v for g in p["groups"])),
-                   ("smallest_count", "l?", pack_whole)]
-        rated = [(f"failure_{n}", "n", pack_share) for n in ("probability", "low", "high")]
-        rated += [("failure_exact", "b", lambda v: bytes([v])), ("expected_margin", "n?", None)]
+        columns: list[Column] = [
+            ("smallest_state", "t", pack_place(STATES)),
+            ("smallest_size", "i?", pack_whole),
+            ("smallest_set", "T", pack_set([g["name"] for g in p["groups"]])),
+            ("smallest_count", "l?", pack_whole),
+        ]
+        rated: list[Column] = [(f"failure_{name}", "n", pack_share) for name in ("probability", "low", "high")]
+        rated += [("failure_exact", "b", pack_truth), ("expected_margin", "n?", None)]
         return columns + (rated if own["rates"] or own["events"] else [])
     if block == "modes":
-        parts = (("exposure", "n", None), ("mode_drop", "N", lambda v: pack_units(v, p["resolution"])),
-                 ("flip_chance", "N", pack_share))
+        parts = (
+            ("exposure", "n", None),
+            ("mode_drop", "N", lambda drops: pack_units(drops, p["resolution"])),
+            ("flip_chance", "N", pack_share),
+        )
         return [(f"{name}_{mode}", kind, pack) for mode in own["units"] for name, kind, pack in parts]
     if block == "intervals":
-        texts = ("value", "low", "high", "below", "above", "categories")
         states = ("interval_state", "T", pack_each(pack_place(INTERVALS)))
-        return [states, *((f"interval_{n}", "T?", pack_each(pack_text)) for n in texts)]
+        return [states, *((f"interval_{name}", "T?", pack_each(pack_text)) for name in INTERVAL_TEXTS)]
     if block == "any_value":
-        parts = (("budget", "i?", pack_whole), ("proved", "i", pack_whole), ("sets", "i?", pack_whole),
-                 ("witness", "t?", pack_text), ("alone", "I", pack_each(pack_whole)))
-        chances = ((f"chance_{n}", "n?", pack_share) for n in ("one", "two"))
-        return [(f"any_value_{name}", kind, pack) for name, kind, pack in (*parts, *chances)]
-    parts = (("flip_budget", "i", pack_whole), ("exposure", "n", pack_share))
-    return [(f"{name}_{b}", kind, pack) for b in own["baselines"] for name, kind, pack in parts]
+        return [
+            ("any_value_budget", "i?", pack_whole),
+            ("any_value_proved", "i", pack_whole),
+            ("any_value_sets", "i?", pack_whole),
+            ("any_value_witness", "t?", pack_text),
+            ("any_value_alone", "I", pack_each(pack_whole)),
+            ("any_value_chance_one", "n?", pack_share),
+            ("any_value_chance_two", "n?", pack_share),
+        ]
+    kinds = (("flip_budget", "i", pack_whole), ("exposure", "n", pack_share))
+    return [(f"{name}_{baseline}", kind, pack) for baseline in own["baselines"] for name, kind, pack in kinds]
+
+
+def find_context(m: Document, **more: Any) -> bytes:
+    """What binds the rows of a table to model and protocol; those of a block also to how it was declared."""
+    model = {"classes": m["model"]["classes"], "model_fingerprint": m["model"]["fingerprint"]}
+    bound = {"format": FORMAT, "protocol_digest": m["protocol_digest"], **model, **more}
+    return hashlib.sha256(canonical(bound)).digest()
+
+
+def hash_row(context: bytes, columns: Sequence[Column], row: Document) -> str:
+    return sha256(b"".join([context, pack_id(row["id"]), *(pack(row[name]) for name, _, pack in columns if pack)]))
+
 
 class Folder:
     """Manifest, protocol and tables of an audit; what can be told without the model is checked when it is read."""
@@ -342,8 +514,12 @@ class Folder:
         f.check("the protocol is written as the format says", readable == self.files["protocol"], "the file's bytes")
         t, n, engine = p["resolution"], m["input"]["rows"], m["engine"]
         signature = sha256(self.files["protocol-signature"]) if m["protocol_signature"] else None
-        follow = {"protocol_digest": sha256(canonical(p)), "training_digest": p["training_digest"],
-                  "protocol_signature": signature, "tolerance": {"margin": t, "probability": t}}
+        follow = {
+            "protocol_digest": sha256(canonical(p)),
+            "training_digest": p["training_digest"],
+            "protocol_signature": signature,
+            "tolerance": {"margin": t, "probability": t},
+        }
         same = all(m[k] == v for k, v in follow.items())
         f.check("what the manifest repeats", same, "manifest", [m[k] for k in follow], follow)
         states = 1 + len(p["groups"]) + p["depth"] + len(p["operators"]) * len(p["severities"])
@@ -353,32 +529,33 @@ class Folder:
         self.classes, self.full = m["model"]["classes"], m["claims"] == "full"
         if p["decision"] and (len(self.classes) > 2 or p["decision"]["class"] not in self.classes):
             raise Refused("the protocol's decision is about other classes")
-        bound = {"classes": self.classes, "format": FORMAT, "model_fingerprint": m["model"]["fingerprint"],
-                 "protocol_digest": m["protocol_digest"]}
-        self.context = hashlib.sha256(canonical(bound)).digest()
-        spec = ("id:id predicted:c confidence:n margin:n flip_budget:i flipped:b rcma:n fds:n exposure:n "
-                "independent_loss:n common_loss:n? " + " ".join(f"lambda_{o}:n?" for o in p["operators"]) +
-                " path:T path_margin:N path_predicted:C path_collapse:N fade_margin:N one_step_drop:N "
-                "one_step_confidence_drop:N already_missing:T digest:t")
-        columns = [tuple(one.split(":")) for one in spec.split() if self.full or one.split(":")[0] not in LISTS]
-        self.rows = {row["id"]: row for row in self.read([f"certificates-{i}" for i in parts], columns)}
+        self.hash_claims = partial(hash_row, find_context(m), list_claims(p, self.classes, full=True))
+        rows = self.read([f"certificates-{i}" for i in parts], list_claims(p, self.classes, self.full))
+        self.rows = {row["id"]: row for row in rows}
         f.check("the number of rows", len(self.rows) == m["rows"], "rows", m["rows"], len(self.rows))
-        for row in self.rows.values() if self.full else ():
+        for row in rows if self.full else ():
             f.check("the digests of rows", row["digest"] == self.hash_claims(row), f"row {row['id']}")
             own = derive(p, row)
             near = [find_difference(row[k], v) <= 1e-9 * (1 + np.max(np.abs(v or 0.0))) for k, v in own.items()]
             told = {k: row[k] for k in own}
             f.check("scores follow from margins and thresholds", all(near), f"row {row['id']}", told, own)
-        root = find_root([row["digest"] for row in self.rows.values()])
+        root = find_root([row["digest"] for row in rows])
         f.check("the root digest", m["root_digest"] == root, "root_digest", m["root_digest"], root)
         self.order: dict[str, list[Any]] = {}  # block -> ids of its rows
         for name, d in m["blocks"].items():
-            self.read_block(name, d, bound, [name] if d["rows"] else [f"{name}-{i}" for i in parts])
+            self.read_block(name, d, [name] if d["rows"] else [f"{name}-{i}" for i in parts])
 
-    def read(self, stems: list[str], columns: list[Any]) -> list[Document]:
-        """Rows of tables that have these columns and kinds; capitals are lists, and ? allows nulls."""
-        kinds = {"n": pa.float64(), "t": pa.string(), "i": pa.int32(), "l": pa.int64(), "b": pa.bool_(),
-                 "c": pa.array(self.classes).type}
+    def read(self, stems: list[str], columns: list[Column]) -> list[Document]:
+        """Rows of tables with these columns between id and digest; capitals are lists, and ? allows nulls."""
+        columns = [("id", "id", None), *columns, ("digest", "t", None)]
+        kinds = {
+            "n": pa.float64(),
+            "t": pa.string(),
+            "i": pa.int32(),
+            "l": pa.int64(),
+            "b": pa.bool_(),
+            "c": pa.array(self.classes).type,
+        }
         rows: list[Document] = []
         for stem in stems:
             data = self.files[stem]
@@ -388,11 +565,11 @@ class Folder:
                 raise Refused(f"{stem} declares more than a file of its size can hold")
             table = pq.read_table(io.BytesIO(data))
             kinds["id"] = pa.int64() if table.schema.field("id").type == pa.int64() else pa.string()
-            like = [(name, kinds[kind.rstrip("?").lower()], kind[0].isupper()) for name, kind in columns]
+            like = [(name, kinds[kind.rstrip("?").lower()], kind[0].isupper()) for name, kind, _ in columns]
             schema = pa.schema([(n, pa.list_(pa.field("element", one)) if many else one) for n, one, many in like])
             if not table.schema.equals(schema, check_metadata=True):
                 raise Refused(f"{stem} has other columns, in another order, or notes of its own: {table.schema}")
-            for (name, kind), column in zip(columns, table.columns, strict=True):
+            for (name, kind, _), column in zip(columns, table.columns, strict=True):
                 items = pc.list_flatten(column) if kind[0].isupper() else column
                 nulls = column.null_count * (items is not column) + items.null_count * ("?" not in kind)
                 known = items.drop_null()
@@ -403,16 +580,15 @@ class Folder:
             raise Refused(f"{stems[0]} names a row twice")
         return rows
 
-    def read_block(self, name: str, d: Document, bound: Document, stems: list[str]) -> None:
+    def read_block(self, name: str, d: Document, stems: list[str]) -> None:
         """Put the claims of a block to those of its rows, under its name; check digests and which rows have it."""
         p, every = self.p, self.rows.values()
         own = {k: v for k, v in d.items() if k not in ("engine", "rows", "root_digest")}
-        context = hashlib.sha256(canonical({**bound, "block": name, "declaration": own})).digest()
-        columns = list_columns(name, p, own)
-        rows = self.read(stems, [("id", "id"), *((column, kind) for column, kind, _ in columns), ("digest", "t")])
+        context, columns = find_context(self.m, block=name, declaration=own), list_columns(name, p, own)
+        rows = self.read(stems, columns)
         for row in rows:
-            data = [context, pack_id(row["id"]), *(pack(row[column]) for column, _, pack in columns if pack)]
-            self.f.check(f"the digests of {name}", row["digest"] == sha256(b"".join(data)), f"row {row['id']}")
+            fits = row["digest"] == hash_row(context, columns, row)
+            self.f.check(f"the digests of {name}", fits, f"row {row['id']}")
             self.rows[row["id"]][name] = row
         self.f.check(f"the root digest of {name}", d["root_digest"] == find_root([row["digest"] for row in rows]), name)
         sure = [row for row in every if row["confidence"] >= p["min_confidence"]]
@@ -424,17 +600,6 @@ class Folder:
         known = not d["rows"] or self.m["rows"] == self.m["input"]["rows"]
         self.f.check(f"which rows have {name}", not known or wanted == told, name, told, wanted)
 
-    def hash_claims(self, row: Document) -> str:
-        p, groups, u = self.p, [g["name"] for g in self.p["groups"]], self.p["resolution"]
-        labels = [struct.pack("<i", self.classes.index(c)) for c in [row["predicted"], *row["path_predicted"]]]
-        missing = [None] * (len(p["severities"]) - len(row["fade_margin"])) if "attenuate_all" in p["operators"] else []
-        lambdas = [struct.pack("<d", row[f"lambda_{o}"] or math.inf) for o in p["operators"]]
-        path = [struct.pack("<i", groups.index(g)) for g in row["path"]]
-        data = [self.context, pack_id(row["id"]), labels[0], pack_share(row["confidence"]),
-                struct.pack("<i?", row["flip_budget"], row["flipped"]), *lambdas, *path,
-                pack_units(row["path_margin"], u), *labels[1:], pack_units([*row["fade_margin"], *missing], u),
-                pack_units(row["one_step_drop"], u), pack_share(row["one_step_confidence_drop"])]
-        return sha256(b"".join([*data, bytes(f["name"] in row["already_missing"] for f in p["fields"])]))
 
 def find_difference(claimed: Any, own: Any) -> float:
     """The largest difference; infinite where only one is null, or lists differ in length."""
@@ -443,6 +608,7 @@ def find_difference(claimed: Any, own: Any) -> float:
     if a.shape != b.shape or (np.isnan(a) != np.isnan(b)).any():
         return math.inf
     return float(np.max(np.abs(a - b), initial=0.0, where=~np.isnan(a)))
+
 
 def derive(p: Document, row: Document) -> Document:
     """The claims that are arithmetic on others of the row."""
@@ -457,13 +623,22 @@ def derive(p: Document, row: Document) -> Document:
         lost = [min(max((m - faded) / scale, 0.0), 1.0) for faded in row["fade_margin"]]
         common = (sum(lost) + n - len(lost)) / n
         u = v1 * rcma + v2 * alone + v3 * common
-    return {"path_collapse": collapse, "rcma": rcma, "fds": 1 - math.exp(-fds), "independent_loss": alone,
-            "common_loss": common, "exposure": 1 - math.exp(-u)}
+    return {
+        "path_collapse": collapse,
+        "rcma": rcma,
+        "fds": 1 - math.exp(-fds),
+        "independent_loss": alone,
+        "common_loss": common,
+        "exposure": 1 - math.exp(-u),
+    }
+
 
 # --- rows, evidence and the decision ----------------------------------------------------------------------------
 
+
 def is_missing(value: Any) -> bool:
     return value is None or type(value).__name__ in ("NAType", "NaTType") or (type(value) is float and value != value)
+
 
 class Rows:
     """Raw rows as Python values, and tables of changed rows in the columns' own types where the values fit."""
@@ -481,9 +656,15 @@ class Rows:
         own = table.index if ids is None else table[ids] if isinstance(ids, str) else ids
         own = [id_.item() if hasattr(id_, "item") else id_ for id_ in own]
         self.ids = own if all(isinstance(id_, int | str) for id_ in own) else list(map(str, own))
-        self.dates = {f["name"]: f["dtype"] for f in p["fields"] if f["type"] == "date" and f["dtype"]}
-        table = table.assign(**{name: pd.to_datetime(table[name], format="ISO8601").astype(dtype)
-                                for name, dtype in self.dates.items() if table[name].dtype.kind != "M"})
+        self.dates = {f["name"]: f["dtype"] for f in p["fields"] if f["type"] == "date"}  # None: Python's own dates
+        self.days = {r["field"] for r in p["modes"]["ranges"] if r["whole"] and r["field"] in self.dates}
+        table = table.assign(
+            **{
+                name: pd.to_datetime(table[name], format="ISO8601").astype(dtype)
+                for name, dtype in self.dates.items()
+                if dtype and table[name].dtype.kind != "M"
+            }
+        )
         self.types = [table[name].dtype for name in self.fields]
         cells = zip(*(table[name].astype(object).tolist() for name in self.fields), strict=True)
         self.cells = [np.array([*row, None], dtype=object)[:-1] for row in cells]  # objects, whatever they are
@@ -491,8 +672,10 @@ class Rows:
 
     def read(self, name: str, value: Any) -> Any:
         """A value of a document as a cell of this column."""
-        dated = name in self.dates and isinstance(value, str)
-        return math.nan if value is None else self.pd.Timestamp(value) if dated else value
+        if name not in self.dates or not isinstance(value, str):
+            return math.nan if value is None else value
+        day = name in self.days
+        return self.pd.Timestamp(value) if self.dates[name] else (date if day else datetime).fromisoformat(value)
 
     def write(self, value: Any) -> Any:
         """A cell as a value of a document."""
@@ -500,18 +683,6 @@ class Rows:
             return value.item() if hasattr(value, "item") else value
         text = value.isoformat()
         return text[:10] if text[10:] in ("", "T00:00:00") else text
-
-    def list_near(self, name: str, low: Any, high: Any, whole: bool, narrow: str, most: int, random: Any) -> Any:
-        """The next value below an interval, the next above, and all whole ones inside, or some at random."""
-        if name in self.dates or whole:
-            tick = "D" if whole else re.findall(r"\[(\w+)", self.dates[name])[0]
-            unit = self.pd.Timedelta(1, tick) if name in self.dates else 1
-            n = int((high - low) // unit)
-            steps = range(n) if whole and n < most else random.integers(0, n + 1, 64)
-            return low - unit, high + unit, [low + int(k) * unit for k in steps]
-        kind, steps = np.dtype(narrow).type, random.uniform(low, high, 16)
-        below, above = (float(np.nextafter(kind(v), kind(to))) for v, to in ((low, -math.inf), (high, math.inf)))
-        return below, above, [float(kind(v)) for v in steps]
 
     def frame(self, rows: Sequence[Any]) -> Any:
         made = {}
@@ -530,6 +701,7 @@ class Rows:
 
     def digest(self, with_ids: bool) -> list[str]:
         """One digest per row, over its cells by sorted column names."""
+
         def pack(value: Any) -> bytes:
             if not is_missing(value) and (isinstance(value, str) or hasattr(value, "isoformat")):
                 text = value if isinstance(value, str) else self.write(value).replace("T", " ")
@@ -543,6 +715,138 @@ class Rows:
         head = hashlib.sha256(canonical(sorted(columns))).digest()
         cells = zip(*(columns[name] for name in sorted(columns)), strict=True)
         return [sha256(head + b"".join(map(pack, row))) for row in cells]
+
+
+class Axis:
+    """The values of a field of numbers or dates from low to high: whole numbers, days, clock ticks, or decimals."""
+
+    def __init__(self, rows: Rows, name: str, low: Any, high: Any, whole: bool, narrow: str = "float64") -> None:
+        self.rows, self.name, self.whole = rows, name, whole
+        self.kind, self.step = np.dtype(narrow).type, 1 if whole else None  # None: decimals
+        if name in rows.dates:
+            tick = "D" if whole else re.findall(r"\[(\w+)", rows.dates[name] or "[us]")[0]
+            self.step = rows.pd.Timedelta(1, tick)
+        self.low, self.high = self.place(low), self.place(high)
+
+    def place(self, value: Any) -> Any:
+        """A cell, or a value of a document, as something that can be counted on."""
+        return self.rows.pd.Timestamp(value) if self.name in self.rows.dates else value
+
+    def make_cell(self, place: Any) -> Any:
+        return self.rows.read(self.name, self.rows.write(place)) if self.name in self.rows.dates else place
+
+    def find_next(self, place: Any, way: int) -> Any:
+        """The next value above (1) or below (-1)."""
+        if self.step is not None:
+            return place + way * self.step
+        return float(np.nextafter(self.kind(place), self.kind(way * math.inf)))
+
+    def holds(self, value: Any) -> bool:
+        """Whether a value of a document is one of these."""
+        fits = isinstance(value, str) if self.name in self.rows.dates else type(value) in (int, float)
+        if not fits or not self.low <= self.place(value) <= self.high:
+            return False
+        if self.name in self.rows.dates:
+            return not self.whole or self.place(value) == self.place(value).normalize()
+        return value % 1 == 0 if self.whole else float(self.kind(value)) == value
+
+    def count(self, low: Any, high: Any) -> float:
+        """How many values there are between two of them, both included."""
+        return math.inf if self.step is None else (high - low) // self.step + 1
+
+    def list(self, low: Any, high: Any, random: Any, most: int) -> list[Any]:
+        """All values from low to high if these are few whole ones; else some at random."""
+        if self.step is None:
+            drawn = (float(self.kind(v)) for v in random.uniform(low, high, 16))
+            return [min(max(v, low), high) for v in drawn]
+        n = int(self.count(low, high))
+        return [low + int(k) * self.step for k in (range(n) if n <= most else random.integers(0, n, 64))]
+
+
+class Domains:
+    """The values that free fields may take in the block any_value."""
+
+    def __init__(self, p: Document, rows: Rows, axes: dict[str, Axis], catalogue: dict[str, dict[Any, int]]) -> None:
+        self.rows, self.axes, self.free = rows, axes, {x["field"]: x for x in p["domains"] if not x["fixed"]}
+        self.units = self.find_units(p)
+        counts = {
+            name: [(v, n) for v, n in catalogue.get(name, {}).items() if self.holds(name, v)] for name in self.free
+        }
+        totals = {name: sum(n for _, n in own) for name, own in counts.items()}
+        self.weights = {name: [(rows.read(name, v), n / totals[name]) for v, n in own] for name, own in counts.items()}
+
+    def find_units(self, p: Document) -> dict[str, list[str]]:
+        """The free fields of each group that has any; each field by itself where groups share some."""
+        origins = find_origins(p)
+        held = {g["name"]: {name for c in g["columns"] for name in origins[c]} for g in p["groups"]}
+        if sum(map(len, held.values())) > len(set().union(*held.values())):
+            return {name: [name] for name in self.free}
+        own = {u: [name for name in self.free if name in fields] for u, fields in held.items()}
+        return {u: fields for u, fields in own.items() if fields}
+
+    def holds(self, name: str, value: Any) -> bool:
+        """Whether the domain of a field has a value of a document."""
+        categories = self.free[name]["categories"]
+        if value is None:
+            return bool(self.free[name]["missing"])
+        if categories is not None:
+            return any(type(v) is type(value) and v == value for v in categories)
+        return name in self.axes and self.axes[name].holds(value)
+
+    def list_values(self, name: str, random: Any) -> list[tuple[Any, float]]:
+        """The values of a field that are asked in every row, with their weights in the catalogue."""
+        if name in self.axes:
+            axis = self.axes[name]
+            others = [axis.low, axis.high, *axis.list(axis.low, axis.high, random, DRAWN)]
+            others = [axis.make_cell(v) for v in others]
+        else:
+            own = [v for v, _ in self.weights[name]]
+            others = [v for v in self.free[name]["categories"] or () if v not in own]
+        others += [math.nan] * self.free[name]["missing"]
+        return [*self.weights[name], *((v, 0.0) for v in others)]
+
+    def draw(self, name: str, listed: dict[str, Any], random: Any) -> Any:
+        """A value of a field: one of those listed, or any other between the ends of its domain."""
+        axis = self.axes.get(name)
+        if axis and random.random() < 0.5:
+            return axis.make_cell(axis.list(axis.low, axis.high, random, 0)[0])
+        return listed[name][random.integers(len(listed[name]))][0]
+
+    def draw_catalogue(self, name: str, random: Any) -> Any:
+        own = self.weights[name]
+        return own[random.choice(len(own), p=[w for _, w in own])][0]
+
+    def check_claims(self, f: Result, i: int, row: Document) -> bool:
+        """Whether the claims of a row agree with each other, and its witness with the domains."""
+        names = ("budget", "proved", "sets", "witness", "alone", "chance_one", "chance_two")
+        k, proved, sets, text, alone, *chances = (row["any_value"][f"any_value_{name}"] for name in names)
+        values, to = json.loads(text) if text else ({}, None)
+        changed = [u for u, fields in self.units.items() if set(fields) & set(values)]
+        cells = dict(zip(self.rows.fields, self.rows.cells[i], strict=True))
+        limits = [1e-9 if proved >= size else 1 + 1e-9 for size in (1, 2)]
+        fits = [
+            (text is None) == (k is None) == (not values),
+            text is None or write_json([values, to]) == text,
+            set(values) <= set(self.free),
+            0 <= proved <= 2 and (k is None or (proved < k <= 2 and len(changed) <= k)),
+            len(alone) == len(self.units) and set(alone) <= {-1, 0, 1} and (1 in alone) == (k == 1),
+            proved == 0 or set(alone) == {0},
+            sets is None or ((sets > 0) == (k is not None) and (k is None or proved == k - 1)),
+            k != 1 or sets in (None, alone.count(1)),
+            all(c is None or 0 <= c <= most for c, most in zip(chances, limits, strict=True)),
+        ]
+        f.check("budgets whatever the value", all(fits), f"row {row['id']}", row["any_value"])
+        kept = all(self.holds(name, v) or v == self.rows.write(cells[name]) for name, v in values.items() if all(fits))
+        f.check("witnesses are of the domains", kept, f"row {row['id']}", text)
+        return all(fits)
+
+
+def hand_over(function: Callable[[Any], Any], rows: Any) -> Any:
+    try:
+        return function(rows)
+    except Exception as error:  # whatever it is, it is the model's
+        raise CannotCheck(f"the model does not take changed rows: {type(error).__name__}: {error}") from error
+
 
 class Evidence:
     """Rows as cells of one protocol's evidence space, which of them are absent, and the model's word about others."""
@@ -565,7 +869,7 @@ class Evidence:
         table = self.rows.frame(raw_rows)
         if self.p["inputs"] and not self.model["transform"]:
             raise CannotCheck("what a pipeline hands to its estimator is stressed: give transform and predict_cells")
-        made = self.model["transform"](table) if self.p["inputs"] else table
+        made = hand_over(self.model["transform"], table) if self.p["inputs"] else table
         made = np.asarray(made.toarray() if hasattr(made, "toarray") else made, dtype=float)
         if made.shape != (len(raw_rows), len(self.names)):
             raise Refused(f"the preprocessing makes {made.shape[1]} columns, the protocol has {len(self.names)}")
@@ -577,7 +881,7 @@ class Evidence:
             return np.empty((0, len(self.classes)))
         whole = raw or self.raw or not self.model["predict_cells"]
         answer = self.model["predict_proba"] if whole else self.model["predict_cells"]
-        P = np.asarray(answer(self.rows.frame(states) if whole else np.stack(states)), dtype=float)
+        P = np.asarray(hand_over(answer, self.rows.frame(states) if whole else np.stack(states)), dtype=float)
         if P.shape != (len(states), len(self.classes)):
             raise Refused(f"the model answers with {P.shape[1:]} columns for {len(self.classes)} classes")
         return P
@@ -612,6 +916,7 @@ class Evidence:
         kept = np.array([j not in columns or self.absent[i, j] for j in range(len(self.names))])
         return list(np.where(kept, self.cells[i], self.make_matrix(raw)))
 
+
 class Rule:
     """The decision and the margins of a protocol."""
 
@@ -644,7 +949,9 @@ class Rule:
         best = np.delete(z, y).max() - 1.001 * self.resolution
         return [c for j, c in enumerate(self.classes) if j != y and z[j] >= best]
 
+
 # --- claims and blocks, asked again -----------------------------------------------------------------------------
+
 
 def certify(e: Evidence, rule: Rule, y: dict[int, int], paths: Any = None) -> dict[int, Document]:
     """What the model says about the rows of `y`: along the given paths, or along those of the largest drops."""
@@ -653,8 +960,14 @@ def certify(e: Evidence, rule: Rule, y: dict[int, int], paths: Any = None) -> di
     for i, _, P in e.ask_each(list(y), lambda i: [e.cells[i], *(e.move(i, [g]) for g in G)]):
         m, sure = rule.margin(P, y[i]), P[:, y[i]]
         rank = sorted(G, key=lambda g: (e.gone[i][g], -np.rint((m[0] - m[1 + g]) / rule.resolution), g))
-        own[i] = {"P": P[0], "margin": m[0], "confidence": sure[0], "order": paths[i] if paths else rank,
-                  "one_step_drop": m[0] - m[1:], "one_step_confidence_drop": sure[0] - sure[1:]}
+        own[i] = {
+            "P": P[0],
+            "margin": m[0],
+            "confidence": sure[0],
+            "order": paths[i] if paths else rank,
+            "one_step_drop": m[0] - m[1:],
+            "one_step_confidence_drop": sure[0] - sure[1:],
+        }
 
     def stress(i: int) -> list[Any]:
         order = own[i]["order"]
@@ -665,17 +978,24 @@ def certify(e: Evidence, rule: Rule, y: dict[int, int], paths: Any = None) -> di
     for i, _, P in e.ask_each(list(y), stress):
         m, flips = rule.margin(P, y[i]), list(rule.flips(P, y[i]))
         parts = {o: slice(K + j * n, K + j * n + n) for j, o in enumerate(operators)}
-        own[i] |= {"path_margin": [own[i]["margin"], *m[:K]], "flips": flips[:K], "path_P": P[:K],
-                   "faded": list(m[parts["attenuate_all"]]) if "attenuate_all" in parts else [],
-                   **{f"flips_{o}": flips[part] for o, part in parts.items()}}
+        own[i] |= {
+            "path_margin": [own[i]["margin"], *m[:K]],
+            "flips": flips[:K],
+            "path_P": P[:K],
+            "faded": list(m[parts["attenuate_all"]]) if "attenuate_all" in parts else [],
+            **{f"flips_{o}": flips[part] for o, part in parts.items()},
+        }
     return own
+
 
 def may_be_first(at: int, flips: Sequence[int]) -> bool:
     """Whether the first flip may be at this place; at the end: whether there may be none."""
     return 0 <= at <= len(flips) and 1 not in flips[:at] and (at == len(flips) or flips[at] != 0)
 
+
 def cut_fading(p: Document, own: Document, row: Document) -> list[float]:
     return own["faded"][: p["severities"].index(s) if (s := row.get("lambda_attenuate_all")) else None]
+
 
 def find_tolerances(p: Document, own: Document) -> dict[str, float]:
     (v1, v2, v3), m = p["exposure_weights"], abs(own["margin"]) + 1e-8
@@ -684,10 +1004,24 @@ def find_tolerances(p: Document, own: Document) -> dict[str, float]:
     i = t * (2 * len(p["groups"]) + own["independent_loss"]) / m
     e = (v1 * c + v2 * i) * (v1 + v2 + v3) / (v1 + v2 or 1)
     e = min((v1 + v3) * c + v2 * i, 1.0) if "attenuate_all" in p["operators"] else e
-    scores = {"path_collapse": c, "rcma": c, "fds": p["weights"][0] * c, "independent_loss": i,
-              "common_loss": min(c, 1.0), "exposure": e}
-    return {"confidence": t, "margin": t, "path_margin": t, "fade_margin": t, "one_step_drop": 2 * t,
-            "one_step_confidence_drop": 2 * t, **{name: tolerance + 1e-12 for name, tolerance in scores.items()}}
+    scores = {
+        "path_collapse": c,
+        "rcma": c,
+        "fds": p["weights"][0] * c,
+        "independent_loss": i,
+        "common_loss": min(c, 1.0),
+        "exposure": e,
+    }
+    return {
+        "confidence": t,
+        "margin": t,
+        "path_margin": t,
+        "fade_margin": t,
+        "one_step_drop": 2 * t,
+        "one_step_confidence_drop": 2 * t,
+        **{name: tolerance + 1e-12 for name, tolerance in scores.items()},
+    }
+
 
 class Recomputation:
     """The rows that are asked again: place among the rows given -> claims, with those of blocks under their names."""
@@ -714,8 +1048,10 @@ class Recomputation:
             drops = np.array([(row if full else own)["one_step_drop"], own["one_step_drop"]]) / rule.resolution
             low, high = np.rint(drops.min(axis=0) - 1e-6), np.rint(drops.max(axis=0) + 1e-6)
             pairs = [*itertools.pairwise(path), *((path[-1], g) for g in range(len(gone)) if g not in path)]
-            first, last = ([(there, 0 if there else -d, g) for g, (there, d) in enumerate(zip(gone, drop, strict=True))]
-                           for drop in (high, low))
+            first, last = (
+                [(there, 0 if there else -d, g) for g, (there, d) in enumerate(zip(gone, drop, strict=True))]
+                for drop in (high, low)
+            )
             fits = len(set(path)) == len(path) == K and all(first[a] <= last[b] for a, b in pairs)
             f.check("the order of paths", fits, at, row["path"], own["one_step_drop"])
             fits = may_be_first(k - 1, own["flips"]) and row["flipped"] == (k <= K)
@@ -900,117 +1236,195 @@ class Recomputation:
                 near = abs(one["exposure"] - exposure) <= find_tolerances(e.p, one)["exposure"]
                 f.check("the exposures under other baselines", near, at, exposure, one["exposure"])
 
+    def ask_raw(self, block: str, list_points: Callable[[int], list[Any]]) -> Iterator[Any]:
+        """Put changed rows to the whole pipeline: (row, [((values by field, ...), does it flip, probabilities)])."""
+        rows = self.e.rows
+
+        def put(i: int, point: Any) -> Any:
+            row = rows.cells[i].copy()
+            for name, value in point[0].items():
+                row[rows.fields.index(name)] = value
+            return row
+
+        for i, points, P in self.e.ask_each(list(self.with_block(block)), list_points, put, raw=True):
+            yield i, list(zip(points, self.rule.flips(P, self.y[i]), P, strict=True))
+
+    def check_flip(self, topic: str, i: int, values: Any, to: Any, flip: int, answer: Any) -> None:
+        """Whether the decision flips to a class at these values, or holds where `to` is None."""
+        fits = flip != 1 if to is None else flip != 0 and to in self.rule.may_lead(answer, self.y[i])
+        own = "holds" if flip == 0 else f"flips to one of {self.rule.may_lead(answer, self.y[i])}"
+        self.f.check(topic, fits, f"{values} in row {self.rows[i]['id']}", to or "holds", own)
+
+    def find_axes(self, narrow: dict[str, str], domains: bool) -> dict[str, Axis]:
+        """The training range of each field of numbers or dates; or its domain: that range, or a declared one."""
+        p, rows = self.e.p, self.e.rows
+        ranges = {r["field"]: (r["low"], r["high"], r["whole"]) for r in p["modes"]["ranges"]}
+        if domains:
+            known = {x["field"]: x for x in p["domains"] if not x["fixed"] and x["categories"] is None}
+            whole = {x["name"]: x["type"] == "integer" for x in p["fields"]}
+            own = {name: (x["low"], x["high"]) for name, x in known.items() if x["low"] is not None}
+            declared = {name: (*ends, ranges.get(name, (0, 0, whole[name]))[2]) for name, ends in own.items()}
+            ranges = {name: declared.get(name, ranges.get(name)) for name in known if name in {*declared, *ranges}}
+        return {name: Axis(rows, name, *ends, narrow.get(name, "float64")) for name, ends in ranges.items()}
+
+    def list_catalogue(self) -> dict[str, dict[Any, int]]:
+        """The known values of each field in the catalogue, and how often each counts."""
+        listed: dict[str, dict[Any, int]] = {}
+        for entry in self.e.p["modes"]["catalogue"]:
+            for k, name in enumerate(entry["fields"]):
+                counts = listed.setdefault(name, {})
+                for values, count in zip(entry["values"], entry["counts"], strict=True):
+                    if values[k] is not None:
+                        counts[values[k]] = counts.get(values[k], 0) + count
+        return listed
+
     def ask_intervals(self) -> None:
         """The whole pipeline on raw rows: both sides of each end, what the catalogue has inside, more at random."""
-        f, e, rows, p, d = self.f, self.e, self.e.rows, self.e.p, self.folder.m["blocks"]["intervals"]
-        ranges = {r["field"]: [*(rows.read(r["field"], r[end]) for end in ("low", "high")), r["whole"]]
-                  for r in p["modes"]["ranges"]}
-        listed = {name: list(dict.fromkeys(v[k] for v in c["values"] if v[k] is not None))
-                  for c in p["modes"]["catalogue"] for k, name in enumerate(c["fields"])}
-        numeric = {x["name"] for x in p["fields"] if x["kind"] == "numeric"}
-        parts = ("value", "low", "high", "below", "above", "categories")
-        at = [rows.fields.index(name) for name in d["fields"]]
+        d, e, rows = self.folder.m["blocks"]["intervals"], self.e, self.e.rows
+        axes, listed = self.find_axes(d["narrow"], domains=False), self.list_catalogue()
+        numeric = {x["name"] for x in e.p["fields"] if x["kind"] == "numeric"}
 
-        def list_points(i: int) -> list[tuple[int, Any, Any]]:
-            """(field, value, None or the class it flips to)"""
-            fields = enumerate(d["fields"])
-            return [(at[k], v, to) for k, name in fields for v, to in list_field(i, k, name, rows.cells[i][at[k]])]
+        def list_points(i: int) -> list[tuple[dict[str, Any], Any]]:
+            """({field: value}, None or the class that it flips to)"""
+            block, told = self.rows[i]["intervals"], []
+            for k, name in enumerate(d["fields"]):
+                state, texts = block["interval_state"][k], [block[f"interval_{t}"][k] for t in INTERVAL_TEXTS]
+                told += [({name: value}, to) for value, to in list_field(i, name, state, texts)]
+            return told
 
-        def list_field(i: int, k: int, name: str, x: Any) -> list[tuple[Any, Any]]:
-            block, where = self.rows[i]["intervals"], f"{name} in row {self.rows[i]['id']}"
-            gone, state = bool(rows.missing[i, at[k]]), block["interval_state"][k]
-            texts = [block[f"interval_{part}"][k] for part in parts]
+        def list_field(i: int, name: str, state: str, texts: list[str | None]) -> list[tuple[Any, Any]]:
+            where, j = f"{name} in row {self.rows[i]['id']}", rows.fields.index(name)
+            x, gone = rows.cells[i][j], bool(rows.missing[i, j])
             value, low, high, below, above, categories = read = [None if t is None else json.loads(t) for t in texts]
-            written = [None if v is None else json.dumps(v, ensure_ascii=False, separators=(",", ":")) for v in read]
-            known, ordered = name in ranges or name in listed, name in ranges or name in numeric
+            known, ordered = name in axes or name in listed, name in axes or name in numeric
             found = state in ("exact", "bracketed")
             cell = None if gone or (ordered and not found) else rows.write(x)
-            fits = written == texts and (state == "unlisted") == (not known) and value == cell
-            fits = fits and (not known or (state == "missing") == gone) and (below is above is None or found)
+            fits = texts == [None if v is None else write_json(v) for v in read] and value == cell
+            fits = fits and (state == "unlisted") == (not known) and (not known or (state == "missing") == gone)
+            fits = fits and (below is above is None or found)
             fits = fits and (low is None) == (high is None) != (found and ordered)
             fits = fits and (categories is None) != (found and not ordered)
             fits = fits and (state != "exact" or not ordered or d["engine"] in ("trees", "linear"))
             if state == "not whole":
-                whole, dated = ranges[name][2], name in rows.dates
-                odd = len(rows.write(x)) > 10 if dated else x % 1 != 0 if whole else float(np.float32(x)) != x
-                fits = fits and ordered and odd
-            f.check("states and values of intervals", fits, where, (state, *texts), cell)
+                fractional = len(rows.write(x)) > 10 if name in rows.dates else float(axes[name].kind(x)) != x
+                fits = fits and ordered and (fractional or (axes[name].whole and name not in rows.dates and x % 1 != 0))
+            self.f.check("states and values of intervals", fits, where, (state, *texts), cell)
             if not found or not fits:
                 return []
-            values = [rows.read(name, v) for v in listed.get(name, ())]
-            if not ordered:
-                moved = dict(map(tuple, categories))
-                own = [v for v in values if v in moved]
-                f.check("categories are the catalogue's, in order", list(moved) == own, where, categories, own)
-                return [(v, moved.get(v)) for v in values]
-            x, low, high = rows.read(name, value), rows.read(name, low), rows.read(name, high)
-            flips, (start, end, whole) = [f_ and (rows.read(name, f_[0]), f_[1]) for f_ in (below, above)], ranges[name]
-            tried = sorted({*values, start, end})
-            near = [max((v for v in tried if v < low), default=None), min((v for v in tried if v > high), default=None)]
-            inside, beside = [v for v in tried if low <= v <= high], low in (*tried, x) and high in (*tried, x)
+            if ordered:
+                return list_ordered(name, where, state, value, low, high, below, above)
+            moved = dict(map(tuple, categories))
+            own = [v for v in listed[name] if v in moved]
+            self.f.check("categories are the catalogue's, in order", list(moved) == own, where, categories, own)
+            return [(rows.read(name, v), moved.get(v)) for v in listed[name]]
+
+        def list_ordered(name: str, where: str, state: str, value: Any, *ends_and_flips: Any) -> list[tuple[Any, Any]]:
+            axis = axes[name]
+            x, low, high = (axis.place(v) for v in (value, *ends_and_flips[:2]))
+            flips = [flip and (axis.place(flip[0]), flip[1]) for flip in ends_and_flips[2:]]
+            tried = sorted({*map(axis.place, listed.get(name, ())), axis.low, axis.high})
             if state == "exact":
-                narrow, most = d["narrow"].get(name, "float64"), self.limit // 4
-                *near, more = rows.list_near(name, low, high, whole, narrow, most, self.random)
-                inside, beside = inside + more, True
-                if not whole or len(more) < (high - low) / (near[1] - high):
-                    f.leave("of exact intervals: values inside that were not asked", 1)
-            for flip, next_, own, last in zip(flips, near, (low, high), (min(start, x), max(end, x)), strict=True):
-                beside = beside and (flip[0] == next_ if flip else own == last)
-            beside = beside and low <= x <= high
-            f.check("intervals end beside their flips, or with the range", beside, where, texts, near)
-            return [*((v, None) for v in (*inside, low, high)), *(flip for flip in flips if flip)]
+                near, most = [axis.find_next(low, -1), axis.find_next(high, 1)], self.limit // 4
+                inside, beside = axis.list(low, high, self.random, most), True
+                if axis.count(low, high) > most:
+                    self.f.leave("of exact intervals: values inside that were not asked", 1)
+            else:
+                near = [
+                    max((v for v in tried if v < low), default=None),
+                    min((v for v in tried if v > high), default=None),
+                ]
+                inside, beside = [], {low, high} <= {*tried, x}
+            last = (min(axis.low, x), max(axis.high, x))
+            for flip, next_, own, end in zip(flips, near, (low, high), last, strict=True):
+                beside = beside and (flip[0] == next_ if flip else own == end)
+            self.f.check(
+                "intervals end beside their flips, or with the range", beside and low <= x <= high, where, near
+            )
+            inside += [low, high, *(v for v in tried if low <= v <= high)]
+            flipping = [(axis.make_cell(flip[0]), flip[1]) for flip in flips if flip]
+            return [*((axis.make_cell(v), None) for v in inside), *flipping]
 
-        def put(i: int, point: tuple[int, Any, Any]) -> Any:
-            row = rows.cells[i].copy()
-            row[point[0]] = point[1]
-            return row
-
-        for i, points, P in e.ask_each(list(self.with_block("intervals")), list_points, put, raw=True):
-            for (j, value, to), flip, answer in zip(points, self.rule.flips(P, self.y[i]), P, strict=True):
-                fits = flip != 1 if to is None else flip != 0 and to in self.rule.may_lead(answer, self.y[i])
-                told = f"{rows.fields[j]} = {value} in row {self.rows[i]['id']}"
-                own = "flips" if flip else "holds"
-                f.check("the decision inside intervals and beyond", fits, told, to or "holds", own)
+        for i, answers in self.ask_raw("intervals", list_points):
+            for (values, to), flip, answer in answers:
+                self.check_flip("the decision inside intervals and beyond", i, values, to, flip, answer)
 
     def ask_any_value(self) -> None:
-        """The whole pipeline on raw rows with the values of each witness; sets said not to flip a row are left."""
-        f, e, rows, d = self.f, self.e, self.e.rows, self.folder.m["blocks"]["any_value"]
-        origins, free = find_origins(e.p), {x["field"] for x in e.p["domains"] if not x["fixed"]}
-        made_from = {g["name"]: {n for c in g["columns"] for n in origins[c]} & free for g in e.p["groups"]}
-        if len({n for own in made_from.values() for n in own}) < sum(map(len, made_from.values())):
-            made_from = {x["field"]: {x["field"]} for x in e.p["domains"] if not x["fixed"]}
-        units = {name: own for name, own in made_from.items() if own}
-        f.check("the groups that any values change", d["groups"] == list(units), "any_value", d["groups"], list(units))
+        """The whole pipeline on raw rows: each witness, the values of each free field, and two fields at random.
 
-        def list_witness(i: int) -> list[tuple[dict[str, Any], Any]]:
+        What is said not to flip a row must not, no more pairs of groups may flip it than are counted, and the chances
+        must be those of the catalogue: of one field to the last digit, of two as draws show them in all rows together.
+        """
+        f, d = self.f, self.folder.m["blocks"]["any_value"]
+        domains = Domains(self.e.p, self.e.rows, self.find_axes(d["narrow"], domains=True), self.list_catalogue())
+        groups, random = list(domains.units.items()), self.random
+        f.check("the groups that any values change", d["groups"] == [u for u, _ in groups], "any_value", d["groups"])
+        listed = {name: domains.list_values(name, random) for name in domains.free}
+        weighed = [name for name in domains.free if domains.weights[name]]
+        owner = {name: u for u, fields in groups for name in fields}
+        shares: list[tuple[float, float]] = []  # by row, how likely two fields are said to flip it, and what draws show
+
+        def list_changes(i: int) -> list[tuple[dict[str, Any], Any, frozenset[str], float]]:
+            """(values by field, the class of a witness, the groups that are changed, weight in the chance of one)"""
+            block, changes = self.rows[i]["any_value"], []
+            if domains.check_claims(f, i, self.rows[i]) and block["any_value_witness"]:
+                values, to = json.loads(block["any_value_witness"])
+                changed = frozenset(owner[name] for name in values)
+                changes.append(({name: self.e.rows.read(name, v) for name, v in values.items()}, to, changed, 0.0))
+            for (u, fields), state in zip(groups, block["any_value_alone"], strict=True):
+                if state == -1 and block["any_value_chance_one"] is None:
+                    continue
+                alone = frozenset([u])
+                changes += [({name: v}, None, alone, w / len(weighed)) for name in fields for v, w in listed[name]]
+                if len(fields) > 1:
+                    together = [{name: domains.draw(name, listed, random) for name in fields} for _ in range(DRAWN)]
+                    changes += [(values, None, alone, 0.0) for values in together]
+            if len(groups) > 1 and (block["any_value_proved"] == 2 or block["any_value_sets"] is not None):
+                for _ in range(DRAWN):
+                    pair = [groups[k] for k in random.choice(len(groups), 2, replace=False)]
+                    values = {name: domains.draw(name, listed, random) for _, fields in pair for name in fields}
+                    changes.append((values, None, frozenset(u for u, _ in pair), 0.0))
+            if len(weighed) > 1 and block["any_value_chance_two"] is not None:
+                for _ in range(DRAWN):
+                    names = [weighed[k] for k in random.choice(len(weighed), 2, replace=False)]
+                    values = {name: domains.draw_catalogue(name, random) for name in names}
+                    changes.append((values, None, frozenset(owner[name] for name in names), math.nan))
+            return changes
+
+        for i, answers in self.ask_raw("any_value", list_changes):
             block, where = self.rows[i]["any_value"], f"row {self.rows[i]['id']}"
-            k, proved, count, text, alone, *chances = (block[name] for name, *_ in list_columns("any_value", e.p, d))
-            values, to = (None, None) if text is None else json.loads(text)
-            written = None if text is None else json.dumps([values, to], ensure_ascii=False, separators=(",", ":"))
-            changed = [u for u, own in units.items() if own & set(values or ())]
-            fits = written == text and (text is None) == (k is None) and set(values or ()) <= free
-            fits = fits and 0 <= proved <= 2 and (k is None or (proved < k <= 2 and 1 <= len(changed) <= k))
-            fits = fits and len(alone) == len(units) and set(alone) <= {-1, 0, 1} and (1 in alone) == (k == 1)
-            fits = fits and (proved == 0 or set(alone) == {0}) and (count is None or (count > 0) == (k is not None))
-            fits = fits and (k != 1 or count in (None, alone.count(1)))
-            fits = fits and (k is None or count is None or proved == k - 1)
-            limits = [1e-9 if proved >= size else 1 + 1e-9 for size in (1, 2)]
-            fits = fits and all(c is None or 0 <= c <= most for c, most in zip(chances, limits, strict=True))
-            f.check("budgets whatever the value", fits, where, block)
-            f.leave("of any_value blocks: sets that are said not to flip a row", 1)
-            return [] if text is None or not fits else [(values, to)]
+            proved, two = block["any_value_proved"], block["any_value_chance_two"]
+            never = {
+                frozenset([u]) for (u, _), state in zip(groups, block["any_value_alone"], strict=True) if state == 0
+            }
+            flipping, low, high, drawn = {}, 0.0, 0.0, []
+            for (values, to, changed, weight), flip, answer in answers:
+                if to is not None:
+                    self.check_flip("witnesses whatever the value", i, values, to, flip, answer)
+                elif changed in never or len(changed) <= proved:
+                    f.check("values that are said not to flip a row", flip != 1, where, "holds", f"{values} flips it")
+                if flip == 1:
+                    flipping[changed] = values
+                if math.isnan(weight):
+                    drawn.append(flip == 1)
+                else:
+                    low, high = low + weight * (flip == 1), high + weight * (flip != 0)
+            pairs = [values for changed, values in flipping.items() if len(changed) == 2]
+            if block["any_value_budget"] == 2 and block["any_value_sets"] is not None:
+                f.check("how many pairs flip a row", len(pairs) <= block["any_value_sets"], where, len(pairs))
+            if (one := block["any_value_chance_one"]) is not None:
+                f.check("chances that one field flips a row", low - 1e-9 <= one <= high + 1e-9, where, one, low)
+            if drawn and two is not None:
+                shares.append((two, sum(drawn) / len(drawn)))
+            alone = [u for (u, _), state in zip(groups, block["any_value_alone"], strict=True) if state == 1]
+            if unseen := sum(frozenset([u]) not in flipping for u in alone):
+                f.leave("of groups that are said to flip a row alone: values that do were not met", unseen)
+            f.leave("of any_value blocks: values of one and two groups that were not asked", 1)
+        if shares:
+            claimed, seen = np.array(shares).T
+            slack = 5 * math.sqrt(float((claimed * (1 - claimed)).sum()) / DRAWN) + 1e-9 * len(shares)
+            near = abs(float(claimed.sum() - seen.sum())) <= slack
+            f.check("chances that two fields flip a row, roughly", near, "all rows", claimed.mean(), seen.mean())
 
-        def put(i: int, witness: tuple[dict[str, Any], Any]) -> Any:
-            row = rows.cells[i].copy()
-            for name, value in witness[0].items():
-                row[rows.fields.index(name)] = rows.read(name, value)
-            return row
-
-        for i, asked, P in e.ask_each(list(self.with_block("any_value")), list_witness, put, raw=True):
-            for (values, to), flip, answer in zip(asked, self.rule.flips(P, self.y[i]), P, strict=True):
-                fits = flip != 0 and to in self.rule.may_lead(answer, self.y[i])
-                told, own = f"{values} in row {self.rows[i]['id']}", "flips" if flip else "holds"
-                f.check("witnesses whatever the value", fits, told, to, own)
 
 def change_baseline(p: Document, name: str) -> Document:
     """The protocol under one of its other baselines."""
@@ -1019,11 +1433,15 @@ def change_baseline(p: Document, name: str) -> Document:
         columns = [{**c, "baseline": v} for c, v in zip(p["columns"], other["values"], strict=True)]
         return {**p, "baseline": name, "artificial": other["artificial"], "columns": columns}
     spreads = other.get("spreads") or [c["spread"] for c in p["columns"]]
-    columns = [{"name": x["name"], "kind": x["kind"], "baseline": None, "spread": s}
-               for x, s in zip(p["fields"], spreads, strict=True)]
+    columns = [
+        {"name": x["name"], "kind": x["kind"], "baseline": None, "spread": s}
+        for x, s in zip(p["fields"], spreads, strict=True)
+    ]
     return {**p, "space": "raw", "baseline": name, "columns": columns, "groups": other.get("groups", p["groups"])}
 
+
 # --- what the model and the training rows show of the protocol ------------------------------------------------------
+
 
 def check_model(f: Result, e: Evidence, random: Any) -> None:
     """Answers that depend on company, baselines called refused, and columns made from other fields than it says."""
@@ -1036,7 +1454,7 @@ def check_model(f: Result, e: Evidence, random: Any) -> None:
     if "missing" in p["refused"] and not large:
         try:
             answers = np.isfinite(e.ask([np.full(len(rows.fields), math.nan, dtype=object)], raw=True)).all()
-        except Exception:  # whatever the model raises is its refusal
+        except CannotCheck:
             answers = False
         f.check("refused baselines", not answers, "the model answers where everything is missing")
     if e.raw or not p["inputs"]:
@@ -1060,12 +1478,13 @@ def check_model(f: Result, e: Evidence, random: Any) -> None:
                 row[j] = value
             try:
                 made = e.make_matrix(changed)
-            except ValueError:  # the preprocessing takes no missing value here
+            except CannotCheck:  # the preprocessing takes no missing value here
                 made = e.make_matrix(changed[1:])
             moved = (~np.isclose(made, e.cells[i], rtol=0, atol=1e-9, equal_nan=True)).any(axis=0)
             strange = [e.names[c] for c in np.flatnonzero(moved) if j not in e.sources[c]]
             told = f"{name} moves {strange[:3]}"
             f.check("columns are made from the fields that the protocol names", not strange, told)
+
 
 def check_training(f: Result, p: Document, source: Any, model: Document, classes: list[Any]) -> None:
     """Fit again what the protocol says of its training rows."""
@@ -1095,11 +1514,23 @@ def check_training(f: Result, p: Document, source: Any, model: Document, classes
         fits = own == entry["counts"] if texts else len(at) == 1 or all(own)
         f.check("catalogues hold values of training rows", fits, entry["group"], entry["counts"], own)
 
+
 # --- the whole check, and the command -------------------------------------------------------------------------------
 
-def check(folder: Any, rows: Any, predict_proba: Any, *, transform: Any = None, predict_cells: Any = None,
-          ids: Any = None, train: Any = None, sample: int | None = None, limit: int = 4096,
-          seed: int | None = None) -> Result:
+
+def check(
+    folder: Any,
+    rows: Any,
+    predict_proba: Any,
+    *,
+    transform: Any = None,
+    predict_cells: Any = None,
+    ids: Any = None,
+    train: Any = None,
+    sample: int | None = None,
+    limit: int = 4096,
+    seed: int | None = None,
+) -> Result:
     """Check an audit folder or evidence pack; a stressed matrix is made by `transform` and asked of `predict_cells`."""
     f, model = Result(), {"predict_proba": predict_proba, "transform": transform, "predict_cells": predict_cells}
     with tempfile.TemporaryDirectory() as scratch, warnings.catch_warnings():
@@ -1112,7 +1543,7 @@ def check(folder: Any, rows: Any, predict_proba: Any, *, transform: Any = None, 
             place = place if (place / "manifest.json").exists() or not (place / "audit").exists() else place / "audit"
             try:
                 read = Folder(place, f)
-            except (ArithmeticError, LookupError, TypeError, ValueError, struct.error, pa.ArrowException) as error:
+            except MALFORMED as error:
                 raise Refused(f"it contradicts itself or the format: {type(error).__name__}: {error}") from None
             check_rows(read, Rows(rows, ids, read.p), model, train, sample, limit, np.random.default_rng(seed))
         except Refused as error:
@@ -1120,6 +1551,14 @@ def check(folder: Any, rows: Any, predict_proba: Any, *, transform: Any = None, 
         except (CannotCheck, OSError) as error:
             f.unable = str(error)
     return f
+
+
+def ask_safely(f: Result, name: str, ask: Callable[[], None]) -> None:
+    try:
+        ask()
+    except MALFORMED as error:
+        f.check(f"{name} are what the format allows", False, f"{type(error).__name__}: {error}")
+
 
 def check_rows(folder: Folder, given: Rows, model: Document, train: Any, sample: Any, limit: int, random: Any) -> None:
     f, p, m, claims, ids = folder.f, folder.p, folder.m, folder.rows, given.ids
@@ -1141,20 +1580,21 @@ def check_rows(folder: Folder, given: Rows, model: Document, train: Any, sample:
         f.leave(f"rows not asked again; {bad} false of {n} escape a sample of {s} with probability {escape:.2g}", n - s)
     picked = sorted(random.permutation(having)[:s].tolist())
     again = Recomputation(e, rule, folder, {i: claims[ids[i]] for i in picked}, limit, random)
-    again.ask_claims()
+    ask_safely(f, "claims", again.ask_claims)
     for name, d in m["blocks"].items():
         if d["rows"] and d["rows"]["by"] == "content" and whole:
             sure = [i for i in having if claims[ids[i]]["confidence"] >= p["min_confidence"]]
             sure.sort(key=lambda i: (content[i][:39], hash_id(ids[i])))
             own = sorted((ids[i] for i in sure[: d["rows"]["most"]]), key=hash_id)
             f.check(f"which rows have {name}", folder.order[name] == own, name, folder.order[name], own)
-        getattr(again, f"ask_{name}")()
+        ask_safely(f, name, getattr(again, f"ask_{name}"))
     f.leave("that the model bears the fingerprint in the manifest: what it answers was compared")
     f.leave("how the audit was made: its engine, evaluations and versions")
     if train is None:
         f.leave("that baselines, ranges and catalogue come from the training rows: none were given")
     else:
         check_training(f, p, train, model, folder.classes)
+
 
 def load_model(path: Path) -> dict[str, Any]:
     """What to ask of a model file. Loading it runs its author's code."""
@@ -1167,6 +1607,7 @@ def load_model(path: Path) -> dict[str, Any]:
 
         model = joblib.load(path)
     return take_apart(model)
+
 
 def take_apart(model: Any) -> dict[str, Any]:
     """The callables of a fitted estimator; of a pipeline those before and of its last step."""
@@ -1188,6 +1629,7 @@ def take_apart(model: Any) -> dict[str, Any]:
     before = model[:-1].transform
     return {"predict_proba": lambda X: ask(before(X)), "transform": before, "predict_cells": ask}
 
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("fragility_check", description="Check an audit without the library that made it.")
     parser.add_argument("audit", type=Path, help="audit folder, evidence pack, or its archive")
@@ -1201,6 +1643,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     found = check(args.pop("audit"), args.pop("rows"), **load_model(args.pop("model")), **args)
     print(found)
     return found.exit_code
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -274,7 +274,7 @@ def test_rows_are_hashed_as_the_format_says(certs: Certificates, ids: str, monke
         whole = isinstance(own_id, int)
         data = b"i" + struct.pack("<q", own_id) if whole else b"s" + struct.pack("<I", len(text)) + text
         data += struct.pack("<id", claims.predicted[i], np.rint(claims.confidence[i] * 2**20))
-        data += struct.pack("<iB", claims.flip_budget[i], int(claims.flipped[i]))
+        data += struct.pack("<qB", claims.flip_budget[i], int(claims.flipped[i]))
         data += claims.thresholds[i].astype("<f8").tobytes() + claims.path[i].astype("<i4").tobytes()
         data += (np.rint(claims.path_margin[i] / units) + 0.0).astype("<f8").tobytes()
         data += claims.path_predicted[i].astype("<i4").tobytes()

@@ -8,12 +8,15 @@ from typing import Any
 
 import fragility_check as checker
 import pandas as pd
+import pytest
+from ordinary_cells import Cell
 from ordinary_models import build, fit_labels, fit_table
 from ordinary_tables import read_ordinary
+from ordinary_ways import declare_groups
 
 import fragility as fg
 
-TRAINED, AUDITED = 1200, 24
+TRAINED, AUDITED, IN_CELLS = 1200, 24, 12
 EVERYTHING = {"lattice": True, "modes": True, "intervals": True, "any_value": True, "baselines": True}
 
 
@@ -65,6 +68,33 @@ CASES = {
         blocks={"modes": True},
     ),
 }
+
+
+def make_ordinary(cell: Cell, folder: Path) -> Audited:
+    """An audit of a cell of the ordinary-use matrix with every block; rows come as its source has them."""
+    X, y = read_ordinary(cell.table)
+    X, y = fit_table(cell.model, X), fit_labels(cell.model, y)
+    n = min(TRAINED, len(X) * 3 // 5)
+    model = build(cell.model, cell.preparation, X).fit(X[:n], y[:n])
+    train, rows = (
+        pass_through(part, cell.source, folder.parent / name)
+        for part, name in ((X[:n], "train"), (X[n : n + IN_CELLS], "rows"))
+    )
+    groups: Any = {"fields": "raw-origin", "merged": "merged", "declared": declare_groups(list(X))}[cell.groups]
+    space = {} if cell.space == "default" else {"space": cell.space}
+    protocol = fg.Protocol.fit(model, train, groups=groups, **space)
+    fg.audit(model, rows, protocol, progress=False, **EVERYTHING).save(folder)
+    return Audited(folder, model, train, rows)
+
+
+def pass_through(table: pd.DataFrame, source: str, path: Path) -> Any:
+    """A table as it is read from such a file, or as polars holds it."""
+    table = table.reset_index(drop=True)
+    if source == "polars":
+        return pytest.importorskip("polars").from_pandas(table)
+    write, read = {"csv": ("to_csv", pd.read_csv), "parquet": ("to_parquet", pd.read_parquet)}[source]
+    getattr(table, write)(path, index=False)
+    return read(path)
 
 
 def make_audit(case: Case, folder: Path) -> Audited:

@@ -6,7 +6,6 @@ accept is one on which two readings of the format agree.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -36,15 +35,6 @@ def forge(
     m["protocol_digest"], m["training_digest"] = checker.sha256(checker.canonical(p)), p["training_digest"]
     if manifest:
         m = manifest(m) or m
-    bound = {
-        "classes": m["model"]["classes"],
-        "format": checker.FORMAT,
-        "model_fingerprint": m["model"]["fingerprint"],
-        "protocol_digest": m["protocol_digest"],
-    }
-    digester = checker.Folder.__new__(checker.Folder)
-    digester.p, digester.classes = p, m["model"]["classes"]
-    digester.context = hashlib.sha256(checker.canonical(bound)).digest()
     written: dict[str, bytes] = {}
     digests: dict[str, list[str]] = {}
     for stem, name in files.items():
@@ -56,7 +46,7 @@ def forge(
         change = claims if block == "certificates" else (blocks or {}).get(block)
         rows = (change(rows) if change else None) or rows
         for row in rows:
-            row["digest"] = digest_row(digester, m, bound, block, row)
+            row["digest"] = digest_row(m, p, block, row)
         digests.setdefault(block, []).extend(row["digest"] for row in rows)
         written[stem] = write_table(pa.Table.from_pylist(rows, schema=table.schema))
     m["root_digest"], m["rows"] = checker.find_root(digests["certificates"]), len(digests["certificates"])
@@ -66,16 +56,17 @@ def forge(
     return write_folder(target, m, written)
 
 
-def digest_row(digester: Any, m: dict[str, Any], bound: dict[str, Any], block: str, row: dict[str, Any]) -> str:
+def digest_row(m: dict[str, Any], p: dict[str, Any], block: str, row: dict[str, Any]) -> str:
     """The row's digest, or the one it has where its claims cannot be hashed."""
+    if block == "certificates" and m["claims"] == "summary":
+        return row["digest"]
     try:
         if block == "certificates":
-            return row["digest"] if m["claims"] == "summary" else digester.hash_claims(row)
-        own = {k: v for k, v in m["blocks"][block].items() if k not in ("engine", "rows", "root_digest")}
-        context = hashlib.sha256(checker.canonical({**bound, "block": block, "declaration": own})).digest()
-        columns = checker.list_columns(block, digester.p, own)
-        data = [context, checker.pack_id(row["id"]), *(pack(row[name]) for name, _, pack in columns if pack)]
-        return checker.sha256(b"".join(data))
+            columns, more = checker.list_claims(p, m["model"]["classes"], full=True), {}
+        else:
+            own = {k: v for k, v in m["blocks"][block].items() if k not in ("engine", "rows", "root_digest")}
+            columns, more = checker.list_columns(block, p, own), {"block": block, "declaration": own}
+        return checker.hash_row(checker.find_context(m, **more), columns, row)
     except (KeyError, TypeError, ValueError):
         return row["digest"]
 

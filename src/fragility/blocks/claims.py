@@ -49,7 +49,7 @@ PROBABILITY_UNIT = 2.0**-20
 LAYOUT = (
     ("predicted", "<i4"),
     ("confidence", "<f8"),
-    ("flip_budget", "<i4"),
+    ("flip_budget", "<i8"),
     ("flipped", "u1"),
     ("thresholds", "<f8"),
     ("path", "<i4"),

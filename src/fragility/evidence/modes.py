@@ -591,5 +591,7 @@ def _typed(values: Sequence[Scalar], column: pd.Series) -> pd.Series:
             if lossless and not numbers.isna().any()
             else numbers
         )
-    plain = pd.Series(list(values), dtype=object)
+    gone = column[column.isna()]
+    missing = gone.iloc[0] if len(gone) else np.nan  # as the column has it: an imputer of NaN leaves None alone
+    plain = pd.Series([missing if value is None else value for value in values], dtype=object)
     return plain if dtype == np.dtype(object) or plain.isna().any() else plain.astype(dtype)
