@@ -26,9 +26,11 @@ import sys
 import tempfile
 import warnings
 import zipfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from datetime import date, datetime
 from functools import partial
+from operator import le, lt
 from pathlib import Path
 from typing import Any
 
@@ -307,6 +309,13 @@ PROTOCOL = {
     "training_digest": DIGEST,
     "training_rows": COUNT,
 }
+ALTERNATIVES = (
+    {"artificial": [str], "values": [CELL]},
+    (
+        {"artificial": [str]},
+        {"artificial": [str], "groups": [{"name": str, "columns": [str]}], "spreads": [(None, between(0))]},
+    ),
+)
 BLOCKS = {  # which rows have a block, and its own fields
     "lattice": (
         (None, {"most": 1000, "by": "exposure"}),
@@ -333,6 +342,21 @@ def find_origins(p: Document) -> dict[str, list[str]]:
     return {c["name"]: made_from.get(c["name"], [c["name"]]) for c in p["columns"]}
 
 
+def change_baseline(p: Document, name: str) -> Document:
+    """The protocol under one of its other baselines."""
+    other = p["alternatives"][name]
+    if name != "missing":
+        columns = [{**c, "baseline": v} for c, v in zip(p["columns"], other["values"], strict=True)]
+        return {**p, "baseline": name, "artificial": other["artificial"], "columns": columns}
+    spreads = other.get("spreads") or [c["spread"] for c in p["columns"]]
+    columns = [
+        {"name": x["name"], "kind": x["kind"], "baseline": None, "spread": s}
+        for x, s in zip(p["fields"], spreads, strict=True)
+    ]
+    groups, artificial = other.get("groups", p["groups"]), other["artificial"]
+    return {**p, "space": "raw", "baseline": name, "artificial": artificial, "columns": columns, "groups": groups}
+
+
 def check_protocol(p: Document) -> None:
     """Refuse a protocol whose names do not agree with its values."""
     conform(p, PROTOCOL, "the protocol")
@@ -348,11 +372,8 @@ def check_protocol(p: Document) -> None:
     catalogue = {e["group"]: e for e in modes["catalogue"]}
     first = {e["fields"][0]: e["values"][0][0] for e in catalogue.values() if len(e["fields"]) == 1}
     nominal = [c for c in p["columns"] if raw and c["kind"] == "nominal" and fields[c["name"]]["type"] != "date"]
-    ordered = {
-        g
-        for g, e in catalogue.items()
-        if e["fields"][0] in {r["field"] for r in modes["ranges"]} and len(e["fields"]) == 1
-    }
+    ranges = {r["field"] for r in modes["ranges"]}
+    ordered = {g for g, e in catalogue.items() if len(e["fields"]) == 1 and e["fields"][0] in ranges}
     typical, others = baseline in ("typical", "median"), sorted(set(BASELINES) - {baseline})
     whole = [c["baseline"] or 0 for c in numeric if raw and fields[c["name"]]["type"] == "integer"]
     whole += [columns[c]["baseline"] for c in modes["whole"] if baseline == "typical" and c in columns]
@@ -390,6 +411,9 @@ def check_protocol(p: Document) -> None:
     for rule, holds in rules.items():
         if not holds:
             raise Refused(f"the protocol contradicts itself: it is not so that {rule}")
+    for name, other in p["alternatives"].items():
+        conform(other, ALTERNATIVES[name == "missing"], f"alternatives.{name}")
+        check_protocol({**change_baseline(p, name), "alternatives": {}, "refused": []})
 
 
 # --- the columns of tables, and the folder ----------------------------------------------------------------------------
@@ -650,6 +674,9 @@ class Rows:
         if isinstance(source, str | Path):
             texts = {f["name"]: str for f in p["fields"] if f["type"] == "text"}
             source = pd.read_csv(source, dtype=texts) if str(source).endswith(".csv") else pd.read_parquet(source)
+        self.hand_over = (
+            sys.modules["polars"].from_pandas if "polars" in type(source).__module__ else lambda table: table
+        )
         table = source.to_pandas() if hasattr(source, "to_pandas") else pd.DataFrame(source)
         if lost := [name for name in self.fields if name not in table]:
             raise CannotCheck(f"the rows have no column {lost[0]!r}")
@@ -697,7 +724,7 @@ class Rows:
             elif (like.kind == "b" and gaps) or (like.kind in "iu" and (gaps or any(v % 1 for v in known))):
                 like = float
             made[name] = values.astype(like)
-        return self.pd.DataFrame(made)
+        return self.hand_over(self.pd.DataFrame(made))
 
     def digest(self, with_ids: bool) -> list[str]:
         """One digest per row, over its cells by sorted column names."""
@@ -1426,20 +1453,6 @@ class Recomputation:
             f.check("chances that two fields flip a row, roughly", near, "all rows", claimed.mean(), seen.mean())
 
 
-def change_baseline(p: Document, name: str) -> Document:
-    """The protocol under one of its other baselines."""
-    other = p["alternatives"][name]
-    if name != "missing":
-        columns = [{**c, "baseline": v} for c, v in zip(p["columns"], other["values"], strict=True)]
-        return {**p, "baseline": name, "artificial": other["artificial"], "columns": columns}
-    spreads = other.get("spreads") or [c["spread"] for c in p["columns"]]
-    columns = [
-        {"name": x["name"], "kind": x["kind"], "baseline": None, "spread": s}
-        for x, s in zip(p["fields"], spreads, strict=True)
-    ]
-    return {**p, "space": "raw", "baseline": name, "columns": columns, "groups": other.get("groups", p["groups"])}
-
-
 # --- what the model and the training rows show of the protocol ------------------------------------------------------
 
 
@@ -1491,28 +1504,50 @@ def check_training(f: Result, p: Document, source: Any, model: Document, classes
     e = Evidence(p, rows := Rows(source, None, p), model, classes)
     same = p["training_digest"] == find_root(rows.digest(False)) and p["training_rows"] == len(rows.cells)
     f.check("the training rows", same, "the digest")
+    columns = {name: [row[j] for row in rows.cells] for j, name in enumerate(rows.fields)}
+    known = {name: [v for v in own if not is_missing(v)] for name, own in columns.items()}
+    for name in [p["baseline"], *p["alternatives"]]:
+        if name in ("typical", "mean", "median"):
+            check_numbers(f, e, p if name == p["baseline"] else change_baseline(p, name))
+    for entry in p["modes"]["ranges"]:
+        own = [rows.write(end(known[entry["field"]])) for end in (min, max)]
+        f.check("training ranges", own == [entry["low"], entry["high"]], entry["field"], entry, own)
+    ordered = {entry["field"] for entry in p["modes"]["ranges"]}
+    for entry in p["modes"]["catalogue"]:
+        (name, *more), told, where = entry["fields"], entry["counts"], entry["group"]
+        if not more and name in ordered:  # (i + 1/2) / R of the training values lie below the i-th value
+            places = np.array([[rows.read(name, v) for v in own] for own in entry["values"]], dtype=object)[:, 0]
+            ends = np.cumsum([0, *told])
+            below, up_to = (np.array([np.mean([op(v, x) for v in known[name]]) for x in places]) for op in (lt, le))
+            slack = 1 / len(known[name]) + 1e-9
+            fits = (below <= (ends[:-1] + 0.5) / ends[-1] + slack) & (up_to >= (ends[1:] - 0.5) / ends[-1] - slack)
+            f.check("catalogues of numbers are quantiles of training rows", fits.all(), where, entry["values"])
+            continue
+        met = Counter(
+            zip(*([None if is_missing(v) else rows.write(v) for v in columns[n]] for n in entry["fields"]), strict=True)
+        )
+        own = [met[tuple(v)] for v in entry["values"]]
+        f.check("catalogues hold values of training rows", all(own) if more else own == told, where, told, own)
+    for x in p["domains"] if p["domain"] != "declared" else ():
+        met = Counter(write_json(rows.write(v)) for v in known[x["field"]])
+        often = {v for v, n in met.items() if n >= 5 or len(met) <= 24}
+        fits = x["fixed"] or x["missing"] == (len(known[x["field"]]) < len(rows.cells))
+        fits = fits and (x["categories"] is None or {*map(write_json, x["categories"])} == often)
+        fits = fits and (p["domain"] != "range" or x["low"] is x["high"] is None)
+        f.check("domains are what training rows hold", fits, x["field"], x, often)
+
+
+def check_numbers(f: Result, e: Evidence, p: Document) -> None:
+    """Numeric baselines and spreads of one protocol on its training rows."""
     for c, column in enumerate(p["columns"]):
         cells = [row[c] for row in e.cells if not is_missing(row[c])] if column["kind"] == "numeric" else ()
-        if p["baseline"] in ("typical", "mean", "median") and len(cells):
+        if len(cells):
             known = np.array(cells, dtype=float)
             own = float(np.median(known)) if p["baseline"] == "median" else math.fsum(known) / len(known)
             told, spread = (column["baseline"], column["spread"]), float(np.std(known))
             own = float(np.rint(own)) if e.whole[c] or (p["baseline"] == "typical" and (known % 1 == 0).all()) else own
             near = max(abs(own - told[0]), abs(spread - (told[1] or 0.0))) <= 1e-9 * max(spread, abs(own))
-            f.check("baselines and spreads of numbers", near, column["name"], told, (own, spread))
-    for entry in p["modes"]["ranges"]:
-        known = [v for v in (row[rows.fields.index(entry["field"])] for row in rows.cells) if not is_missing(v)]
-        own, told = [rows.write(min(known)), rows.write(max(known))], [entry["low"], entry["high"]]
-        f.check("training ranges", own == told, entry["field"], told, own)
-    for entry in p["modes"]["catalogue"]:
-        at, counts = [rows.fields.index(name) for name in entry["fields"]], {}
-        for row in rows.cells:
-            key = tuple(None if is_missing(row[j]) else rows.write(row[j]) for j in at)
-            counts[key] = counts.get(key, 0) + 1
-        own = [counts.get(tuple(v), 0) for v in entry["values"]]
-        texts = len(at) == 1 and p["fields"][at[0]]["type"] in ("text", "boolean")
-        fits = own == entry["counts"] if texts else len(at) == 1 or all(own)
-        f.check("catalogues hold values of training rows", fits, entry["group"], entry["counts"], own)
+            f.check("baselines and spreads of numbers", near, f"{column['name']}, {p['baseline']}", told, (own, spread))
 
 
 # --- the whole check, and the command -------------------------------------------------------------------------------
