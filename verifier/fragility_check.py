@@ -869,10 +869,13 @@ class Domains:
 
 
 def hand_over(function: Callable[[Any], Any], rows: Any) -> Any:
+    """Call what is not ours: whatever it raises, the audit is not to blame."""
     try:
         return function(rows)
-    except Exception as error:  # whatever it is, it is the model's
-        raise CannotCheck(f"the model does not take changed rows: {type(error).__name__}: {error}") from error
+    except CannotCheck:
+        raise
+    except Exception as error:
+        raise CannotCheck(f"these rows are not taken: {type(error).__name__}: {error}") from error
 
 
 class Evidence:
@@ -1499,11 +1502,13 @@ def check_model(f: Result, e: Evidence, random: Any) -> None:
             f.check("columns are made from the fields that the protocol names", not strange, told)
 
 
-def check_training(f: Result, p: Document, source: Any, model: Document, classes: list[Any]) -> None:
+def check_training(f: Result, p: Document, rows: Rows, model: Document, classes: list[Any]) -> None:
     """Fit again what the protocol says of its training rows."""
-    e = Evidence(p, rows := Rows(source, None, p), model, classes)
+    e = Evidence(p, rows, model, classes)
     same = p["training_digest"] == find_root(rows.digest(False)) and p["training_rows"] == len(rows.cells)
     f.check("the training rows", same, "the digest")
+    own = [isinstance(dtype, rows.pd.CategoricalDtype) for dtype in rows.types]
+    f.check("categorical fields", own == [x["categorical"] for x in p["fields"]], "fields")
     columns = {name: [row[j] for row in rows.cells] for j, name in enumerate(rows.fields)}
     known = {name: [v for v in own if not is_missing(v)] for name, own in columns.items()}
     for name in [p["baseline"], *p["alternatives"]]:
@@ -1578,9 +1583,11 @@ def check(
             place = place if (place / "manifest.json").exists() or not (place / "audit").exists() else place / "audit"
             try:
                 read = Folder(place, f)
+                given = hand_over(lambda source: Rows(source, ids, read.p), rows)
+                known = None if train is None else hand_over(lambda source: Rows(source, None, read.p), train)
+                check_rows(read, given, model, known, sample, limit, np.random.default_rng(seed))
             except MALFORMED as error:
                 raise Refused(f"it contradicts itself or the format: {type(error).__name__}: {error}") from None
-            check_rows(read, Rows(rows, ids, read.p), model, train, sample, limit, np.random.default_rng(seed))
         except Refused as error:
             f.check("the audit can be read", False, error)
         except (CannotCheck, OSError) as error:

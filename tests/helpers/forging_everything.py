@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
-from forging_folders import Rows, forge
+from forging_folders import Rows
 
 Forgery = dict[str, Any]  # what `forge` is given
 AROUND = ("id", "digest")  # made anew, or the name of the row
@@ -38,14 +38,10 @@ def change_value(value: Any) -> Iterator[tuple[str, Any]]:
             yield "shorter", value[:-1]
             if value[0] != value[-1]:
                 yield "turned round", value[::-1]
-        case list():
-            yield "longer", [0]
         case dict() if value:
             key = next(iter(value))
             yield from ((f"{key} {word}", {**value, key: other}) for word, other in change_value(value[key]))
             yield "shorter", {key: value[key] for key in list(value)[1:]}
-        case None:
-            yield "filled", 1
 
 
 def write_json(value: Any) -> str:
@@ -125,7 +121,3 @@ def replace_at(place: tuple[Any, ...], other: Any) -> Callable[[Any], Any]:
         return document
 
     return change
-
-
-def make_forgery(folder: Path, target: Path, forgery: Forgery) -> Path:
-    return forge(folder, target, **forgery)
