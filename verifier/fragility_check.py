@@ -27,7 +27,7 @@ import tempfile
 import warnings
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date, datetime
 from functools import partial
 from operator import le, lt
@@ -47,7 +47,8 @@ LIMITS = (
     "minimum."
 )
 LISTS = ("path_margin", "path_predicted", "path_collapse", "fade_margin", "one_step_drop", "one_step_confidence_drop")
-BASELINES, MODES = ("typical", "median", "missing", "mean"), ("lost", "wrong", "noisy", "sentinel", "outage")
+BASELINES = ("typical", "median", "missing", "mean")
+ALL_MODES = ("lost", "wrong", "noisy", "stale", "sentinel", "outage")
 MINIMUM, BOUND, NONE_SMALL, NONE, OPEN = STATES = (
     "minimum",
     "upper bound",
@@ -293,7 +294,7 @@ PROTOCOL = {
     "min_confidence": between(0, NEARLY_1),
     "decision": (None, {"class": CELL, "threshold": between(TINY, NEARLY_1)}),
     "modes": {
-        "declared": [(*MODES, "stale")],
+        "declared": [ALL_MODES],
         "catalogue": [{"group": str, "fields": [str], "values": [[CELL]], "counts": [POSITIVE]}],
         "catalogue_size": COUNT,
         "noise": between(0),
@@ -357,6 +358,10 @@ def change_baseline(p: Document, name: str) -> Document:
     return {**p, "space": "raw", "baseline": name, "artificial": artificial, "columns": columns, "groups": groups}
 
 
+def are_in_order(names: Sequence[str], of: Iterable[str]) -> bool:
+    return list(names) == [name for name in of if name in names]
+
+
 def check_protocol(p: Document) -> None:
     """Refuse a protocol whose names do not agree with its values."""
     conform(p, PROTOCOL, "the protocol")
@@ -403,9 +408,16 @@ def check_protocol(p: Document) -> None:
             sum(e["counts"]) == modes["catalogue_size"] if g in ordered else len(e["counts"]) <= modes["catalogue_size"]
             for g, e in catalogue.items()
         ),
-        "modes name what is there": {*modes["whole"]} <= {*columns}
+        "modes and domains name what is there, in order": are_in_order(modes["declared"], ALL_MODES)
+        and are_in_order(modes["whole"], columns)
+        and are_in_order([r["field"] for r in modes["ranges"]], fields)
+        and are_in_order([x["field"] for x in p["domains"]], fields)
         and {s["field"] for s in modes["sentinels"]} <= {*fields}
         and {g for o in modes["outages"] for g in o["groups"]} <= {*groups},
+        "fixed fields have no domain": not any(
+            x["fixed"] and (x["missing"] or any(x[k] is not None for k in ("low", "high", "categories")))
+            for x in p["domains"]
+        ),
         "ranges rise": all(r["low"] <= r["high"] for r in modes["ranges"]),
     }
     for rule, holds in rules.items():
