@@ -39,8 +39,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-FORMAT, BATCH, DRAWN, PROBABILITY = "fragility-certificates/1", 64, 64, 2.0**-20
-# BATCH: rows whose states are asked together; DRAWN: random changes of a row, of each kind
+FORMAT, BATCH, DRAWN, PROBABILITY = "fragility-certificates/1", 2**14, 64, 2.0**-20
+# BATCH: states that are asked together; DRAWN: random changes of a row, of each kind
 LIMITS = (
     "A witness under the declared protocol, not a proof of robustness: it shows one trajectory on which the "
     "prediction loses support. The greedy flip budget is an upper bound on the smallest failing set, never the "
@@ -303,7 +303,7 @@ PROTOCOL = {
         "outages": EVENTS,
         "ranges": [{"field": str, "low": (float, str), "high": (float, str), "whole": bool}],
     },
-    "domain": str,
+    "domain": matching(r"range|declared|0?\.\d+-0?\.\d+"),
     "domains": [
         {"field": str, "low": MAYBE, "high": MAYBE, "categories": (None, [CELL]), "missing": bool, "fixed": bool}
     ],
@@ -417,6 +417,11 @@ def check_protocol(p: Document) -> None:
         "fixed fields have no domain": not any(
             x["fixed"] and (x["missing"] or any(x[k] is not None for k in ("low", "high", "categories")))
             for x in p["domains"]
+        ),
+        "categories of domains are sorted": all(
+            x["categories"] == sorted(x["categories"], key=lambda v: (type(v).__name__, str(v)))
+            for x in p["domains"]
+            if x["categories"]
         ),
         "ranges rise": all(r["low"] <= r["high"] for r in modes["ranges"]),
     }
@@ -930,11 +935,15 @@ class Evidence:
 
     def ask_each(self, picked: Sequence[int], list_: Any, make: Any = None, raw: bool = False) -> Iterator[Any]:
         """(row, what is asked about it, the probabilities of the states made of that), many rows at a time."""
-        for start in range(0, len(picked), BATCH):
-            batch = [(i, list_(i)) for i in picked[start : start + BATCH]]
+        batch: list[tuple[int, Any]] = []
+        for at, i in enumerate(picked):
+            batch.append((i, list_(i)))
+            if at + 1 < len(picked) and sum(len(asked) for _, asked in batch) < BATCH:
+                continue
             P = self.ask([make(i, one) if make else one for i, asked in batch for one in asked], raw)
             for (i, asked), own in zip(batch, np.split(P, np.cumsum([len(asked) for _, asked in batch])), strict=False):
                 yield i, asked, own
+            batch = []
 
     def move(self, i: int, groups: Any, s: float = 1.0) -> Any:
         """Row i with groups moved by s towards the baseline; what is absent stays, what has no middle steps at 1/2."""
@@ -1329,8 +1338,8 @@ class Recomputation:
         def list_points(i: int) -> list[tuple[dict[str, Any], Any]]:
             """({field: value}, None or the class that it flips to)"""
             block, told = self.rows[i]["intervals"], []
-            for k, name in enumerate(d["fields"]):
-                state, texts = block["interval_state"][k], [block[f"interval_{t}"][k] for t in INTERVAL_TEXTS]
+            parts = ["state", *INTERVAL_TEXTS]
+            for name, state, *texts in zip(d["fields"], *(block[f"interval_{part}"] for part in parts), strict=True):
                 told += [({name: value}, to) for value, to in list_field(i, name, state, texts)]
             return told
 
@@ -1394,7 +1403,7 @@ class Recomputation:
         """The whole pipeline on raw rows: each witness, the values of each free field, and two fields at random.
 
         What is said not to flip a row must not, no more pairs of groups may flip it than are counted, and the chances
-        must be those of the catalogue: of one field to the last digit, of two as draws show them in all rows together.
+        must be those of the catalogue: of two fields, where these are more than the limit, roughly and over all rows.
         """
         f, d = self.f, self.folder.m["blocks"]["any_value"]
         domains = Domains(self.e.p, self.e.rows, self.find_axes(d["narrow"], domains=True), self.list_catalogue())
@@ -1403,60 +1412,71 @@ class Recomputation:
         listed = {name: domains.list_values(name, random) for name in domains.free}
         weighed = [name for name in domains.free if domains.weights[name]]
         owner = {name: u for u, fields in groups for name in fields}
+        weights = domains.weights
+        pairs = list(itertools.combinations(weighed, 2))
+        every = sum(len(weights[a]) * len(weights[b]) for a, b in pairs) <= self.limit
         shares: list[tuple[float, float]] = []  # by row, how likely two fields are said to flip it, and what draws show
 
-        def list_changes(i: int) -> list[tuple[dict[str, Any], Any, frozenset[str], float]]:
-            """(values by field, the class of a witness, the groups that are changed, weight in the chance of one)"""
+        def list_changes(i: int) -> list[tuple[dict[str, Any], Any, frozenset[str], str, float]]:
+            """(values by field, the class of a witness, the groups that are changed, in which chance, its weight)"""
             block, changes = self.rows[i]["any_value"], []
             if domains.check_claims(f, i, self.rows[i]) and block["any_value_witness"]:
                 values, to = json.loads(block["any_value_witness"])
                 changed = frozenset(owner[name] for name in values)
-                changes.append(({name: self.e.rows.read(name, v) for name, v in values.items()}, to, changed, 0.0))
+                changes.append(({name: self.e.rows.read(name, v) for name, v in values.items()}, to, changed, "", 0.0))
             for (u, fields), state in zip(groups, block["any_value_alone"], strict=True):
                 if state == -1 and block["any_value_chance_one"] is None:
                     continue
                 alone = frozenset([u])
-                changes += [({name: v}, None, alone, w / len(weighed)) for name in fields for v, w in listed[name]]
+                changes += [
+                    ({name: v}, None, alone, "one", w / len(weighed)) for name in fields for v, w in listed[name]
+                ]
                 if len(fields) > 1:
                     together = [{name: domains.draw(name, listed, random) for name in fields} for _ in range(DRAWN)]
-                    changes += [(values, None, alone, 0.0) for values in together]
+                    changes += [(values, None, alone, "", 0.0) for values in together]
             if len(groups) > 1 and (block["any_value_proved"] == 2 or block["any_value_sets"] is not None):
                 for _ in range(DRAWN):
                     pair = [groups[k] for k in random.choice(len(groups), 2, replace=False)]
                     values = {name: domains.draw(name, listed, random) for _, fields in pair for name in fields}
-                    changes.append((values, None, frozenset(u for u, _ in pair), 0.0))
-            if len(weighed) > 1 and block["any_value_chance_two"] is not None:
+                    changes.append((values, None, frozenset(u for u, _ in pair), "", 0.0))
+            if pairs and block["any_value_chance_two"] is not None and every:
+                for a, b in pairs:
+                    both = [({a: v, b: w}, x * y / len(pairs)) for v, x in weights[a] for w, y in weights[b]]
+                    changes += [(values, None, frozenset([owner[a], owner[b]]), "two", w) for values, w in both]
+            elif pairs and block["any_value_chance_two"] is not None:
                 for _ in range(DRAWN):
-                    names = [weighed[k] for k in random.choice(len(weighed), 2, replace=False)]
+                    names = pairs[random.integers(len(pairs))]
                     values = {name: domains.draw_catalogue(name, random) for name in names}
-                    changes.append((values, None, frozenset(owner[name] for name in names), math.nan))
+                    changes.append((values, None, frozenset(owner[name] for name in names), "drawn", 1 / DRAWN))
             return changes
 
         for i, answers in self.ask_raw("any_value", list_changes):
             block, where = self.rows[i]["any_value"], f"row {self.rows[i]['id']}"
-            proved, two = block["any_value_proved"], block["any_value_chance_two"]
+            proved = block["any_value_proved"]
             never = {
                 frozenset([u]) for (u, _), state in zip(groups, block["any_value_alone"], strict=True) if state == 0
             }
-            flipping, low, high, drawn = {}, 0.0, 0.0, []
-            for (values, to, changed, weight), flip, answer in answers:
+            flipping: dict[frozenset[str], Any] = {}
+            low, high = (dict.fromkeys(("", "one", "two", "drawn"), 0.0) for _ in range(2))
+            for (values, to, changed, chance, weight), flip, answer in answers:
                 if to is not None:
                     self.check_flip("witnesses whatever the value", i, values, to, flip, answer)
                 elif changed in never or len(changed) <= proved:
                     f.check("values that are said not to flip a row", flip != 1, where, "holds", f"{values} flips it")
                 if flip == 1:
                     flipping[changed] = values
-                if math.isnan(weight):
-                    drawn.append(flip == 1)
-                else:
-                    low, high = low + weight * (flip == 1), high + weight * (flip != 0)
-            pairs = [values for changed, values in flipping.items() if len(changed) == 2]
+                low[chance] += weight * (flip == 1)
+                high[chance] += weight * (flip != 0)
             if block["any_value_budget"] == 2 and block["any_value_sets"] is not None:
-                f.check("how many pairs flip a row", len(pairs) <= block["any_value_sets"], where, len(pairs))
-            if (one := block["any_value_chance_one"]) is not None:
-                f.check("chances that one field flips a row", low - 1e-9 <= one <= high + 1e-9, where, one, low)
-            if drawn and two is not None:
-                shares.append((two, sum(drawn) / len(drawn)))
+                count = sum(len(changed) == 2 for changed in flipping)
+                f.check("how many pairs flip a row", count <= block["any_value_sets"], where, count)
+            for size in ("one", "two"):
+                if (told := block[f"any_value_chance_{size}"]) is not None and (size == "one" or every):
+                    fits = low[size] - 1e-9 <= told <= high[size] + 1e-9
+                    f.check("chances that one and two fields flip a row", fits, where, told, low[size])
+                elif told is not None:
+                    shares.append((told, low["drawn"]))
+                    f.leave("of any_value blocks: the chance of two fields, to the last digit", 1)
             alone = [u for (u, _), state in zip(groups, block["any_value_alone"], strict=True) if state == 1]
             if unseen := sum(frozenset([u]) not in flipping for u in alone):
                 f.leave("of groups that are said to flip a row alone: values that do were not met", unseen)
@@ -1524,6 +1544,12 @@ def check_training(f: Result, p: Document, rows: Rows, model: Document, classes:
     columns = {name: [row[j] for row in rows.cells] for j, name in enumerate(rows.fields)}
     known = {name: [v for v in own if not is_missing(v)] for name, own in columns.items()}
     for name in [p["baseline"], *p["alternatives"]]:
+        if name == "missing":
+            own, told = (
+                [n for n in columns if len(known[n]) == len(columns[n])],
+                p["alternatives"].get(name, p)["artificial"],
+            )
+            f.check("artificial baselines", own == told, name, told, own)
         if name in ("typical", "mean", "median"):
             check_numbers(f, e, p if name == p["baseline"] else change_baseline(p, name))
     for entry in p["modes"]["ranges"]:
