@@ -44,13 +44,13 @@ from fragility.evidence.baselines import (
     BASELINES,
     Alternative,
     Units,
+    check_baseline_accepted,
     fit_alternatives,
     fit_baseline,
     list_refused,
     missing_space,
     with_values,
 )
-from fragility.evidence.binding import bind_fitting_rows, bind_rows, check_baseline_accepted, check_decision
 from fragility.evidence.bound import Column, EvidenceSpace, Group, InputColumn, Space
 from fragility.evidence.domains import (
     DECLARED,
@@ -63,6 +63,7 @@ from fragility.evidence.domains import (
 )
 from fragility.evidence.fields import Field
 from fragility.evidence.fitting import read_training_rows
+from fragility.evidence.form import Form, bind_rows, check_decision
 from fragility.evidence.groups import GroupMap, group_columns
 from fragility.evidence.modes import CATALOGUE_SIZE, DEFAULT_MODES, NO_MODES, NOISE, FailureModes, fit_modes
 from fragility.evidence.replacements import name_replacements
@@ -346,7 +347,7 @@ class Protocol:
         )
         check_decision(wrapped, protocol.evidence)
         if resolution is None:
-            few = bind_fitting_rows(wrapped, rows.head(ROUNDING_ROWS), protocol.evidence)
+            few = Form.of(wrapped, rows.head(ROUNDING_ROWS), protocol.evidence).first
             protocol = replace(protocol, resolution=parts.choose_resolution(measure_rounding(few)))
         bound = check_baseline_accepted(wrapped, rows, protocol.evidence, fitted.name)
         if fitted.name == "missing" and fitted.artificial:

@@ -39,7 +39,7 @@ from fragility.blocks.block import (
 from fragility.blocks.checks import Difference, find_differences
 from fragility.blocks.choice import ChosenRows
 from fragility.blocks.claims import Claims, float_column, whole_column
-from fragility.engines.run import Run
+from fragility.engines.engine import Run
 from fragility.evidence import EvidenceRows
 from fragility.models import ClassLabel
 from fragility.protocol import Protocol

@@ -15,14 +15,13 @@ from fragility.base.arrays import DEFAULT_BYTE_BUDGET
 from fragility.base.errors import DataError, EvidenceError, FragilityError, ModelError, ProtocolError
 from fragility.blocks.all import want_none
 from fragility.blocks.block import Requests
-from fragility.blocks.requests import Wanted
+from fragility.blocks.choice import Wanted
 from fragility.engines.choice import choose_oracle
 from fragility.engines.engine import Engine
 from fragility.engines.oracle import CheckedOracle, Oracle, make_oracle
 from fragility.evidence import EvidenceRows
-from fragility.evidence.binding import bind_rows, reads_codes
+from fragility.evidence.form import Form, Unanswered, bind_rows, reads_codes
 from fragility.evidence.modes import make_records
-from fragility.evidence.rebinding import Rebinding, Rebound
 from fragility.evidence.rows import are_records, read_records
 from fragility.models import Model
 from fragility.protocol import Protocol
@@ -32,10 +31,10 @@ ASKED_TOGETHER = 64  # rows whose checks the model answers in one call
 FORMS = 4  # that are held ready: most services send rows in one
 
 
-class _Form(NamedTuple):
+class _ReadyForm(NamedTuple):
     """What is made once for rows that come in one form."""
 
-    binding: Rebinding
+    form: Form
     engine: Engine | None  # None: the black box
 
 
@@ -118,19 +117,15 @@ class Auditor:
         self._space = protocol.evidence
         self._reads_codes = False  # of categories, and not their values
         self._parts: PartAuditor | None = None
-        self._forms: tuple[_Form, ...] = ()  # replaced as a whole: threads share them
-        first = self._bind_made_rows()
-        if first is not None:
-            self._make_ready(first)
+        self._forms: tuple[_ReadyForm, ...] = ()  # replaced as a whole: threads share them
+        self._make_ready_without_rows()
 
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"_forms": (), "_space": self._protocol.evidence}  # closures, which are made again
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        first = self._bind_made_rows()
-        if first is not None:
-            self._make_ready(first)
+        self._make_ready_without_rows()
 
     def __repr__(self) -> str:
         return f"Auditor({self.model.kind}, {len(self.protocol.groups)} groups, engine {self.engine})"
@@ -175,13 +170,12 @@ class Auditor:
             The rows do not fit the model or the protocol, or the model contradicts itself.
         """
         given = self._read(rows)
-        few = self._bind_few(given, ids)
-        if few is None:
-            return self._certify_afresh(given, ids)
         try:
-            return self._certify_few(*few)
+            if (few := self._bind_few(given, ids)) is not None:
+                return self._certify_few(*few)
         except FragilityError:
-            return self._certify_afresh(given, ids)  # with the sentence that names these very rows
+            pass  # said again below, of these very rows
+        return self._certify_afresh(given, ids)
 
     def bind(self, rows: Any, ids: Any = None) -> EvidenceRows:
         """Return rows bound to the model and the protocol, with the model's own answers about them.
@@ -197,9 +191,8 @@ class Auditor:
             The rows in the protocol's evidence space.
         """
         given = self._read(rows)
-        few = self._bind_few(given, ids)
         try:
-            if few is not None:
+            if (few := self._bind_few(given, ids)) is not None:
                 return self._answer(*few)
         except FragilityError:
             pass  # said again below, of these very rows
@@ -218,10 +211,11 @@ class Auditor:
         Oracle
             The engine with the model's own word for rows in doubt; with the black box, the model itself.
         """
-        form = self._form_of(rows)
-        if form is None:
-            return choose_oracle(rows, self._engine)
-        return make_oracle(form.engine, rows)
+        ready = self._find_ready(rows)
+        return choose_oracle(rows, self._engine) if ready is None else make_oracle(ready.engine, rows)
+
+    def _find_ready(self, rows: EvidenceRows) -> _ReadyForm | None:
+        return next((ready for ready in self._forms if ready.form is rows.form), None)
 
     # --- made ready ---------------------------------------------------------------------------------------
 
@@ -239,91 +233,85 @@ class Auditor:
         named = self._model.columns is not None
         return read_records(records, self._protocol.fields, self._space.listed, named=named)
 
-    def _bind_made_rows(self) -> EvidenceRows | None:
-        """Return rows made of the values that the protocol knows, bound; None if it knows too few."""
+    def _make_ready_without_rows(self) -> None:
+        """Take the decisions that hold for all rows, by rows made of the values that the protocol knows.
+
+        If it knows too few, or values that never stand together in a row, the first rows certified will tell.
+        """
         baseline: dict[str, Any] = {}
         if self._protocol.space == "raw":
             baseline = {column.name: column.baseline for column in self._protocol.columns}
         made = make_records(self._protocol.fields, self._protocol.modes, baseline)
         if made is None:
-            return None
+            return
         try:
             rows = self._read_records(made)
             self._reads_codes = reads_codes(self._model, rows)
-            return None if self._reads_codes else bind_rows(self._model, rows, self._space)
+            if self._reads_codes:
+                return
+            form = Form.learn(self._model, rows, self._space)
         except (DataError, EvidenceError):
-            return None  # values that never stand together in a row: the first rows will tell
+            return
         except ModelError as error:
             if error.__cause__ is None:  # a fault of the model itself, not of such a row
                 raise
-            return None
+            return
+        self._make_ready(form)
 
-    def _make_ready(self, rows: EvidenceRows) -> PartAuditor:
+    def _make_ready(self, form: Form) -> PartAuditor:
         """Take the decisions that hold for all rows, by the first ones."""
-        auditor = PartAuditor.of(rows, self._protocol, self._engine, self._byte_budget)
-        self._parts = auditor
-        form = self._add_form(rows)
-        one = rows.between(0, 1)
-        finish_few(auditor, TracedRows(one, auditor.trace(one, engine=form.engine)))  # compiles and reads what it needs
-        return auditor
+        rows = form.first
+        parts = PartAuditor.of(rows, self._protocol, self._engine, self._byte_budget)
+        engine, one = self._add_form(parts, form).engine, rows.between(0, 1)
+        finish_few(parts, TracedRows(one, parts.trace(one, engine=engine)))  # compiles and reads what it needs
+        self._parts = parts
+        return parts
 
-    def _add_form(self, rows: EvidenceRows) -> _Form:
+    def _add_form(self, parts: PartAuditor, form: Form) -> _ReadyForm:
         """Make the form in which rows came ready for others; the newest form is tried first."""
-        assert self._parts is not None
-        few = rows.between(0, FORM_ROWS)
-        form = _Form(Rebinding.of(few, self._space), self._parts.make_ready(few))
-        self._space = form.binding.list_values()
-        self._forms = (form, *self._forms)[:FORMS]
-        return form
+        ready = _ReadyForm(form, parts.make_ready(form.first.between(0, FORM_ROWS)))
+        self._space = form.list_values()
+        self._forms = (ready, *self._forms)[:FORMS]
+        return ready
 
-    def _bind_few(self, given: Any, ids: Any) -> tuple[Rebound, _Form] | None:
+    def _bind_few(self, given: Any, ids: Any) -> tuple[Unanswered, _ReadyForm] | None:
         """Return few rows bound in a form that is ready; None if they are many, or in no such form."""
         if isinstance(given, EvidenceRows) or not 0 < _count_rows(given) <= FEW_ROWS:
             return None
-        for form in self._forms:
-            try:
-                rebound = form.binding.bind(given, ids)
-            except FragilityError:
-                return None
-            if rebound is not None:
-                return rebound, form
+        for ready in self._forms:
+            bound = ready.form.bind(given, ids)
+            if bound is not None:
+                return bound, ready
         return None
 
-    def _form_of(self, rows: EvidenceRows) -> _Form | None:
-        """Return the form that rows were bound in; None if they were bound afresh."""
-        return next((form for form in self._forms if form.binding.first.baseline is rows.baseline), None)
-
-    def _answer(self, rebound: Rebound, form: _Form) -> EvidenceRows:
+    def _answer(self, bound: Unanswered, ready: _ReadyForm) -> EvidenceRows:
         """Return few rows with the model's own answers, also to the states at which an engine will be checked."""
-        if form.engine is None or len(rebound.rows) > ASKED_TOGETHER:
-            return rebound.answer()
-        return rebound.answer(CheckedOracle(form.engine, rebound.rows).list_checked_states(self._protocol))
+        rows, engine = bound.rows, ready.engine
+        if engine is None or len(rows) > ASKED_TOGETHER:
+            return bound.answer(rows.dense())
+        return bound.answer(CheckedOracle(engine, rows).list_checked_states(self._protocol))
 
-    def _certify_few(self, rebound: Rebound, form: _Form) -> Certificates:
+    def _certify_few(self, bound: Unanswered, ready: _ReadyForm) -> Certificates:
         assert self._parts is not None
-        if form.engine is not None and want_none(self._blocks):
-            trace = CheckedOracle(form.engine, rebound.rows).trace_undecided(self._protocol, rebound.decide)
+        if ready.engine is not None and want_none(self._blocks):
+            trace = CheckedOracle(ready.engine, bound.rows).trace_undecided(self._protocol, bound.decide)
             if trace is not None:
-                return finish_few(self._parts, TracedRows(rebound.rows, trace))
-        return self._certify_bound(self._parts, rebound.answer(), form.engine)
+                return finish_few(self._parts, TracedRows(bound.rows, trace))
+        return self._certify_bound(self._parts, bound.answer(bound.rows.dense()), ready.engine)
 
     def _certify_afresh(self, given: Any, ids: Any) -> Certificates:
         """Certify rows that are many, or in a form that is not ready, as an audit does: by decisions of their own."""
         rows = bind_rows(self.model, given, self._space, ids)
-        form = self._form_of(rows)
-        if not self._forms:
-            self._make_ready(rows)
-            form = self._forms[0]
-        if form is not None:
-            assert self._parts is not None
-            return self._certify_bound(self._parts, rows, form.engine)
+        parts = self._parts
+        if parts is None:
+            parts = self._make_ready(rows.form)
+        ready = self._find_ready(rows)
+        if ready is not None:
+            return self._certify_bound(parts, rows, ready.engine)
         auditor = PartAuditor.of(rows, self._protocol, self._engine, self._byte_budget)
         certs = self._certify_bound(auditor, rows)
-        if self._parts is not None and (auditor.model.link, auditor.native) == (
-            self._parts.model.link,
-            self._parts.native,
-        ):
-            self._add_form(rows)
+        if (auditor.model.link, auditor.native) == (parts.model.link, parts.native):
+            self._add_form(parts, rows.form)
         return certs
 
     def _certify_bound(self, auditor: PartAuditor, rows: EvidenceRows, engine: Engine | None = None) -> Certificates:

@@ -11,8 +11,8 @@ from fragility.audits import BaselineComparison, Certificates
 from fragility.base.arrays import DEFAULT_BYTE_BUDGET
 from fragility.base.errors import CertificateError, ProtocolError
 from fragility.base.ids import places_by_id
+from fragility.blocks.baselines.block import claims_under, compare_rows
 from fragility.blocks.baselines.comparison import COMPARED_CLAIMS, COMPARED_ROWS
-from fragility.blocks.baselines.making import claims_under, compare_rows
 from fragility.blocks.choice import RowChoice, with_content
 from fragility.blocks.claims import id_array
 from fragility.evidence.agreement import BATCH_ROWS, original_class
@@ -89,8 +89,8 @@ def compare_baselines(
         confidence = np.concatenate(sure)
         known = pa.table({"id": id_array(rows.ids), "confidence": confidence, "exposure": np.zeros(len(rows))})
         few = rows.take(_choose_rows(with_content(known, content_keys(rows.source)), protocol))
-        used, own = claims_under(few, protocol, engine, byte_budget)
-        return compare_rows(few, protocol, own, used, byte_budget)
+        used, claims = claims_under(few, protocol, engine, byte_budget)
+        return compare_rows(few, protocol, claims, used, byte_budget)
     if certificates.protocol.digest != protocol.digest:
         raise CertificateError("the certificates were made under another protocol; give the protocol of the audit")
     if certificates.manifest.model.fingerprint != rows.model.fingerprint:
@@ -101,8 +101,8 @@ def compare_baselines(
         raise CertificateError(f"row {missing[0]!r} of the certificates is not among the rows given")
     chosen = _choose_rows(with_content(table, content_keys(rows.source.take(places.tolist()))), protocol)
     table, few = table.take(pa.array(chosen)), rows.take(places[chosen].tolist())
-    own = table.column("flip_budget").to_numpy().astype(np.int64), table.column("exposure").to_numpy()
-    return compare_rows(few, protocol, own, certificates.engine, byte_budget)
+    claims = table.column("flip_budget").to_numpy().astype(np.int64), table.column("exposure").to_numpy()
+    return compare_rows(few, protocol, claims, certificates.engine, byte_budget)
 
 
 def _choose_rows(table: pa.Table, protocol: Protocol) -> list[int]:

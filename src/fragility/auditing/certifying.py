@@ -27,9 +27,8 @@ from fragility.blocks.claims import EXTENTS, FORMAT, Claims, Extent, claims_from
 from fragility.blocks.claims import row_digests as claim_digests
 from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.choice import choose_engine, refusal
-from fragility.engines.engine import Engine
+from fragility.engines.engine import Engine, Run
 from fragility.engines.oracle import make_oracle
-from fragility.engines.run import Run
 from fragility.engines.trace import HandedOver, Progress, Trace
 from fragility.evidence import EvidenceRows
 from fragility.models import Model
@@ -172,11 +171,11 @@ class PartAuditor:
     def trace_part(self, X: Any, ids: Sequence[Any] | None = None) -> TracedRows:
         """Return what is observed of raw rows: the first half of their audit, which uses every core."""
         rows = self.bind(X, ids)
-        trace, whole = self.trace(rows), [own for own in self.blocks.values() if not own.declared.is_partial]
+        trace, whole = self.trace(rows), [block for block in self.blocks.values() if not block.declared.is_partial]
         if not whole:
             return TracedRows(rows, trace)
         claims, run = claims_from(trace, rows, self.protocol), Run(byte_budget=self.byte_budget, progress=False)
-        return TracedRows(rows, trace, claims, {own.name: own.compute(rows, claims, run) for own in whole})
+        return TracedRows(rows, trace, claims, {block.name: block.compute(rows, claims, run) for block in whole})
 
     def certify(self, traced: TracedRows) -> CertifiedPart:
         """Return the certificates of traced rows: the second half, which asks no model and may run in a thread."""
@@ -195,15 +194,15 @@ class PartAuditor:
 
         claims: those of the rows that blocks are made from. bind_rows: what returns the rows, if there are any.
         """
-        own, ids = self.blocks[name], claims.column("id").combine_chunks()
+        block, ids = self.blocks[name], claims.column("id").combine_chunks()
         run = Run(byte_budget=self.byte_budget, progress=progress)
-        caught, told = own.kind.gives_up if own.kind.gives_up and name in self.by_default else ((), "")
+        caught, sentence = block.kind.gives_up if block.kind.gives_up and name in self.by_default else ((), "")
         if not len(ids):
-            return own.tabulate(ids, {column.name: [] for column in own.columns})
+            return block.tabulate(ids, {column.name: [] for column in block.columns})
         try:
-            return own.tabulate(ids, own.compute(bind_rows(), claims, run))
+            return block.tabulate(ids, block.compute(bind_rows(), claims, run))
         except caught as error:
-            warnings.warn(FragilityWarning(told, error), stacklevel=3)
+            warnings.warn(FragilityWarning(sentence, error), stacklevel=3)
             return None
 
     def manifest(self, rows: AuditedRows, root_digest: str, evaluations: int, handed_over: int) -> Manifest:

@@ -47,8 +47,8 @@ from fragility.base.ids import KEY_BYTES, SeenIds
 from fragility.base.progress import Report, progress_bar
 from fragility.blocks.all import BLOCKS, list_claims
 from fragility.blocks.block import DIGEST, Declaration
+from fragility.blocks.choice import Wanted
 from fragility.blocks.claims import Extent
-from fragility.blocks.requests import Wanted
 from fragility.engines.trace import HandedOver, Progress
 from fragility.protocol import Protocol
 from fragility.tables.formats import CsvFormat
@@ -277,19 +277,19 @@ def _is_finished(folder: Path, auditor: PartAuditor, source: RowSource, part_row
     """Return whether the folder holds this very audit, whole: it was interrupted after its end, in its report."""
     if not all(check.passed for check in check_integrity(folder)):
         return False
-    found = StoredAudit(folder)
-    said = found.manifest
+    stored = StoredAudit(folder)
+    said = stored.manifest
     if (
-        found.extent != auditor.extent
-        or {name: own.without_root() for name, own in said.blocks.items()} != dict(auditor.declared)
+        stored.extent != auditor.extent
+        or {name: block.without_root() for name, block in said.blocks.items()} != dict(auditor.declared)
         or said.protocol_signature != (None if envelope is None else digest_bytes(envelope))
-        or len(found.part_names) != math.ceil(len(found) / part_rows)
+        or len(stored.part_names) != math.ceil(len(stored) / part_rows)
     ):
         return False
     digests = b"".join(input_digests_of(auditor, part) for part in source.parts(part_rows))
     rows = AuditedRows(combine_digests([digests]), len(digests) // DIGEST_BYTES)
-    own = auditor.manifest(rows, said.root_digest, said.engine.evaluations, said.engine.blackbox_rows)
-    return own == replace(said.without_blocks(), protocol_signature=None)
+    manifest = auditor.manifest(rows, said.root_digest, said.engine.evaluations, said.engine.blackbox_rows)
+    return manifest == replace(said.without_blocks(), protocol_signature=None)
 
 
 # --- the sink of parts --------------------------------------------------------------------------------------

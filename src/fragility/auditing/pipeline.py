@@ -21,8 +21,7 @@ from fragility.base.arrays import DEFAULT_BYTE_BUDGET
 from fragility.base.canonical import combine_digests, hashed_leaves
 from fragility.base.errors import ProtocolError
 from fragility.base.progress import progress_bar
-from fragility.blocks.choice import with_content
-from fragility.blocks.requests import Wanted
+from fragility.blocks.choice import Wanted, with_content
 from fragility.engines.engine import Engine
 from fragility.engines.trace import HandedOver, Progress
 from fragility.evidence import EvidenceRows
@@ -225,8 +224,8 @@ def add_blocks(
 ) -> Certificates:
     """Return certificates of bound rows with the blocks of their auditor."""
     content: pa.Table | None = None
-    for name, own in auditor.blocks.items():
-        claims, choice = certs.table, own.choice
+    for name, block in auditor.blocks.items():
+        claims, choice = certs.table, block.choice
         take: Callable[[], EvidenceRows] = lambda: rows  # noqa: E731
         if choice is not None:
             if choice.by == "content" and content is None:
@@ -234,5 +233,5 @@ def add_blocks(
             places = choice.choose(content if content is not None and choice.by == "content" else certs.table)
             claims, take = claims.take(pa.array(places)), partial(rows.take, places.tolist())
         made = auditor.make_block(name, claims, take, progress)
-        certs = certs if made is None else certs.put_block(own, made)
+        certs = certs if made is None else certs.put_block(block, made)
     return certs

@@ -43,8 +43,8 @@ from fragility.audits.parts import PART_ROWS
 from fragility.base.arrays import DEFAULT_BYTE_BUDGET
 from fragility.base.errors import Advice, ClusterError
 from fragility.base.libraries import say_lacking
+from fragility.blocks.choice import Wanted
 from fragility.blocks.claims import Extent
-from fragility.blocks.requests import Wanted
 from fragility.engines.trace import Progress
 from fragility.protocol import Protocol
 

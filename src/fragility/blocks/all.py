@@ -14,7 +14,7 @@ from fragility.blocks.choice import CLAIMS_TO_CHOOSE
 from fragility.blocks.intervals.block import IntervalsBlock
 from fragility.blocks.lattice.block import LatticeBlock
 from fragility.blocks.modes import ModesBlock
-from fragility.engines.run import Run
+from fragility.engines.engine import Run
 from fragility.evidence import EvidenceRows
 from fragility.protocol import Protocol
 

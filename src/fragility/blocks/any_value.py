@@ -28,13 +28,12 @@ from fragility.blocks.block import (
     in_units,
 )
 from fragility.blocks.checks import Difference, find_differences
-from fragility.blocks.choice import ChosenRows
+from fragility.blocks.choice import ChosenRows, name_engine, read_wanted
 from fragility.blocks.claims import Claims, RowArrays, list_of, nullable_column, whole_column
 from fragility.blocks.intervals.values import check_narrow
-from fragility.blocks.requests import name_engine, read_wanted
 from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.choice import SELF_CHECK_ROWS, never_reads, refusal
-from fragility.engines.run import Run
+from fragility.engines.engine import Run
 from fragility.evidence import EvidenceRows
 from fragility.evidence.origins import Origin
 from fragility.evidence.rows import Scalar

@@ -43,7 +43,7 @@ from fragility.blocks.claims import (
     whole_column,
 )
 from fragility.engines.choice import ENGINES
-from fragility.engines.run import Run
+from fragility.engines.engine import Run
 from fragility.evidence import EvidenceRows
 from fragility.models import ClassLabel
 from fragility.protocol import Protocol

@@ -1,6 +1,6 @@
-"""Which rows a block covers that does not cover all of them: one rule for every block.
+"""Which rows and names of a block are asked for, and which rows it covers: one rule for every block.
 
-Of the confident rows, a declared number at most:
+A block that does not cover all rows covers a declared number of the confident ones at most:
 
     exposure   those with the largest exposure; equal ones by the hashes of their ids
     content    those whose raw values have the smallest hashes; equal ones, which are copies, by the hashes of their ids
@@ -14,15 +14,18 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence, Set
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from fragility.base.arrays import Integers
+from fragility.base.errors import DataError
 from fragility.base.ids import id_keys
 from fragility.base.schemas import Positive
+from fragility.engines.choice import SELF_CHECK_ROWS, choose_oracle
+from fragility.evidence import EvidenceRows
 from fragility.evidence.rows import CONTENT_BYTES
 
 CONTENT = "content"  # a column of 16 bytes per row, by which rows are chosen where they are at hand
@@ -30,6 +33,8 @@ CLAIMS_TO_CHOOSE = ("id", "confidence", "exposure")
 
 
 By: TypeAlias = Literal["exposure", "content"]
+# True for all names and rows, some names, or all names of so many confident rows at most; None and False for no block.
+Wanted: TypeAlias = bool | int | str | Sequence[str] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,3 +129,21 @@ def with_content(table: pa.Table, keys: Sequence[bytes]) -> pa.Table:
 
 def _id_keys(table: pa.Table, places: Integers) -> npt.NDArray[np.bytes_]:
     return id_keys(table.column("id").take(pa.array(places)).to_pylist())
+
+
+# --- what was asked for -------------------------------------------------------------------------------------
+
+
+def read_wanted(wanted: Any, block: str, verb: str) -> tuple[list[str] | None, int | None]:
+    """Return the names wanted and the most confident rows; None for all of them. The words are for errors."""
+    if not isinstance(wanted, (int, np.integer)):
+        return [wanted] if isinstance(wanted, str) else list(wanted), None
+    most = None if wanted is True else int(wanted)
+    if most is not None and most < 1:
+        raise DataError(f"{block} must be at least 1 where it says how many confident rows to {verb}, got {wanted}")
+    return None, most
+
+
+def name_engine(rows: EvidenceRows, engine: str) -> str:
+    """Return the engine that answers for these rows: a native one that agrees with the model on the first, or none."""
+    return choose_oracle(rows.between(0, SELF_CHECK_ROWS), engine).name

@@ -21,7 +21,7 @@ from fragility.base.arrays import Booleans, Floats
 from fragility.base.errors import CertificateError, DataError, ProtocolError
 from fragility.blocks.block import Block, BlockRecheck, Column, Contradictions, Declaration, Requests, in_units
 from fragility.blocks.checks import DISAGREEMENT, Difference, find_differences
-from fragility.blocks.choice import ChosenRows
+from fragility.blocks.choice import ChosenRows, Wanted, name_engine, read_wanted
 from fragility.blocks.claims import (
     Claims,
     RowArrays,
@@ -32,11 +32,10 @@ from fragility.blocks.claims import (
     read_float_lists,
     whole_column,
 )
-from fragility.blocks.requests import Wanted, name_engine, read_wanted
 from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.choice import choose_oracle, never_reads
+from fragility.engines.engine import Run
 from fragility.engines.oracle import ModelOracle
-from fragility.engines.run import Run
 from fragility.evidence import EvidenceRows
 from fragility.evidence.modes import UNIT_WEIGHTS
 from fragility.models import ClassLabel

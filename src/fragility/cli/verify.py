@@ -189,7 +189,7 @@ def _recompute_audit(folder: Path, model: str, data: str, asked: Asked) -> Any:
 
 def _recompute_protocol(path: Path, model: str, data: str, asked: Asked) -> Any:
     """Check that a protocol fits the model and the rows, and with training rows that it is fitted on them."""
-    from fragility.verification.protocol import verify_protocol
+    from fragility.verification.verifying import verify_protocol
 
     if asked.sample is not None:
         raise DataError("--sample is for the claims of an audit; take fewer rows with --rows")

@@ -41,9 +41,8 @@ from fragility.deciding.values import (
 )
 from fragility.engines.oracle import Oracle
 from fragility.evidence import EvidenceRows
-from fragility.evidence.codec import call_model
 from fragility.evidence.modes import tabulate_catalogue, values_frame
-from fragility.evidence.rows import Rows, Scalar, conform_rows, native_like
+from fragility.evidence.rows import Scalar
 from fragility.protocol import Protocol
 from fragility.questions.reliability.sampling import estimate_probability
 
@@ -247,21 +246,10 @@ class _Asker:
                     at += size
                 plain = [None if pd.isna(value) else value for value in column]
                 changed[name] = values_frame({name: plain}, frame[[name]])[name]
-            p = self._probabilities(changed)
+            assert rows.ask_table is not None
+            p = rows.ask_table(changed)
             yield from np.split(p, np.cumsum(counts[start:stop])[:-1])
             start = stop
-
-    def _probabilities(self, table: pd.DataFrame) -> Floats:
-        rows = self.rows
-        fitting = conform_rows(
-            Rows(table, table, rows.source.names, tuple(range(len(table)))),
-            self.protocol.fields,
-            needs_categories=False,
-            whole=False,
-        )
-        assert fitting.frame is not None
-        native = native_like(fitting.frame, rows.source)
-        return call_model(lambda: rows.model.probabilities(native), rows.source)
 
     def _judge(
         self, place: int, units: Sequence[JointValues], states: ValueStates, p: Floats, singles: dict[str, Floats]

@@ -9,16 +9,32 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from fragility.base.arrays import MEBIBYTE, Booleans, Floats, Integers, rows_within
+from fragility.base.arrays import DEFAULT_BYTE_BUDGET, MEBIBYTE, Booleans, Floats, Integers, rows_within
 from fragility.base.errors import Advice, EngineError
 from fragility.base.libraries import family_of, is_torch_module, say_lacking
+from fragility.base.progress import Report, progress_bar
 from fragility.engines.trace import Progress, Trace, Tracer
 from fragility.evidence import EvidenceRows, States
 from fragility.protocol import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """How work on rows is done; it travels as one value, and no certificate depends on it."""
+
+    engine: str = "auto"  # which is asked
+    byte_budget: int = DEFAULT_BYTE_BUDGET  # of stressed rows held at a time
+    progress: bool | Report | None = None  # as ``progress_bar`` takes it
+
+    def show(self, task: str) -> AbstractContextManager[Report | None]:
+        """Return the context of a task, which yields the function that its progress is reported to, or None."""
+        return progress_bar(task, self.progress)
 
 
 class Engine(ABC):

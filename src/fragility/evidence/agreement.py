@@ -188,40 +188,40 @@ class OtherBatches:
 
 def _advise_steadiness(rows: EvidenceRows) -> str:
     """Return what to change so that a model answers row by row; names the step of the preprocessing that does not."""
-    found = None
+    unsteady = None
     if rows.model.transformer is not None and rows.source.native is not None:
         with suppress(Exception):  # whatever a step refuses, the answers of the whole model differ
             few = rows_at(rows.source.native, slice(0, BATCH_PROBE_ROWS))
-            found = _find_unsteady(rows.model.transformer, type(rows.model.transformer).__name__, few)
-    if found is None:
+            unsteady = _find_unsteady(rows.model.transformer, type(rows.model.transformer).__name__, few)
+    if unsteady is None:
         return "give a model that answers row by row and without chance"
-    told = f"its step {found[0]!r} ({found[1]}) makes something else of a row among other rows"
-    if found[1] == "KNNImputer":
+    fault = f"its step {unsteady[0]!r} ({unsteady[1]}) makes something else of a row among other rows"
+    if unsteady[1] == "KNNImputer":
         return (
-            f"{told}: of neighbours that are equally far it takes one or another; impute by SimpleImputer or "
+            f"{fault}: of neighbours that are equally far it takes one or another; impute by SimpleImputer or "
             "IterativeImputer, or scale the fields and weigh neighbours so that none are equally far"
         )
-    return f"{told}; replace it by one that treats each row by itself"
+    return f"{fault}; replace it by one that treats each row by itself"
 
 
 def _find_unsteady(step: Any, name: str, X: Any) -> tuple[str, str] | None:
     """Return the innermost step, its name and its type, that makes something else of some of the rows X alone."""
     if isinstance(step, Pipeline):
-        for own, each in step.steps:
-            if each is None or isinstance(each, str):
+        for label, inner in step.steps:
+            if inner is None or isinstance(inner, str):
                 continue
-            if (found := _find_unsteady(each, own, X)) is not None:
-                return found
-            X = each.transform(copy_rows(X))
+            if (unsteady := _find_unsteady(inner, label, X)) is not None:
+                return unsteady
+            X = inner.transform(copy_rows(X))
         return None
     parts: list[tuple[str, Any, Any]] = []
     if isinstance(step, ColumnTransformer):
-        parts = [(own, each, _safe_indexing(X, places, axis=1)) for own, each, places in step.transformers_]
+        parts = [(label, inner, _safe_indexing(X, places, axis=1)) for label, inner, places in step.transformers_]
     elif isinstance(step, FeatureUnion):
-        parts = [(own, each, X) for own, each in step.transformer_list]
-    inside = [_find_unsteady(each, own, some) for own, each, some in parts if not isinstance(each, str)]
+        parts = [(label, inner, X) for label, inner in step.transformer_list]
+    inside = [_find_unsteady(inner, label, some) for label, inner, some in parts if not isinstance(inner, str)]
     if parts:
-        return next((found for found in inside if found is not None), None)
+        return next((unsteady for unsteady in inside if unsteady is not None), None)
     whole, n = dense(step.transform(copy_rows(X))), X.shape[0]
     for places in (slice(0, 1), slice(n - 1, n), slice(0, PROBE_ROWS), slice(n // 2, n)):
         alone = dense(step.transform(copy_rows(rows_at(X, places))))

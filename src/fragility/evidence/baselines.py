@@ -17,13 +17,13 @@ import scipy.sparse as sp
 
 from fragility.base.arrays import Booleans, Floats
 from fragility.base.canonical import is_missing
-from fragility.base.errors import Advice, DataError, EvidenceError, FragilityError
+from fragility.base.errors import Advice, DataError, EvidenceError, FragilityError, first_line
 from fragility.base.schemas import KEY, OPTIONAL, AtLeastZero
-from fragility.evidence.binding import CONFIRM_ROWS, bind_fitting_rows
 from fragility.evidence.bound import Column, EvidenceRows, EvidenceSpace, Group, Space, to_floats
 from fragility.evidence.codec import dense, transform
 from fragility.evidence.fields import Field, as_trained, date_text, kind_of, middle_date, type_of, value_like
 from fragility.evidence.fitting import TrainingEvidence, are_whole, column_medians, mean_and_spread, whole_columns
+from fragility.evidence.form import CONFIRM_ROWS, Form
 from fragility.evidence.rows import Rows, Scalar, conform_rows, native_like, read_rows
 from fragility.models.adapter import Model
 from fragility.models.outputs import to_python
@@ -176,7 +176,7 @@ def _artificial_fields(values: Sequence[Scalar], evidence: TrainingEvidence) -> 
     if evidence.space == "raw":
         pairs = [(f, value) for f, value in zip(evidence.fields, values, strict=True) if f.kind == "nominal"]
         return tuple(f.name for f, value in pairs if not _equal_to(value, evidence.raw[f.name], f).any())
-    numbers, found = to_floats(values), set()
+    numbers, artificial = to_floats(values), set()
     by_column = evidence.matrix.tocsc() if sp.issparse(evidence.matrix) else evidence.matrix
     for fields, columns in _nominal_blocks(evidence).items():
         rows = np.arange(by_column.shape[0])  # that have the baseline's value in each of the columns so far
@@ -184,8 +184,8 @@ def _artificial_fields(values: Sequence[Scalar], evidence: TrainingEvidence) -> 
             cells = dense(by_column[:, [j]])[rows, 0]
             rows = rows[np.isnan(cells) if np.isnan(numbers[j]) else cells == numbers[j]]
         if len(rows) == 0:
-            found |= set(fields)
-    return tuple(field.name for field in evidence.fields if field.name in found)
+            artificial |= set(fields)
+    return tuple(field.name for field in evidence.fields if field.name in artificial)
 
 
 def _fields_without_gaps(evidence: TrainingEvidence) -> tuple[str, ...]:
@@ -335,34 +335,62 @@ class Alternative:
     spreads: tuple[AtLeastZero | None, ...] | None = field(default=None, metadata=OPTIONAL)  # one per field
 
 
+def check_baseline_accepted(model: Model, rows: Rows, space: EvidenceSpace, baseline: str) -> EvidenceRows:
+    """Return a few of the rows bound; refuse a baseline for which the model has no answer."""
+    bound = Form.of(model, rows.head(CONFIRM_ROWS), space).first
+    bound.predict(bound.dense(0, 1))  # a fault on an ordinary row is the model's, not the baseline's
+    try:
+        bound.predict(bound.baseline[None, :])
+    except FragilityError as error:
+        if baseline != "missing":
+            raise EvidenceError(
+                f"the model cannot take the baseline {baseline!r}: ", error, "; choose another"
+            ) from error
+        refused, which = error, "every field"
+        for j, column in enumerate(space.columns):  # name the first field whose missing value the model refuses
+            lost = bound.dense(0, 1)
+            lost[:, j] = bound.baseline[j]
+            try:
+                bound.predict(lost)
+            except FragilityError as first:
+                refused, which = first, f"the field {column.name!r}"
+                break
+        reason = first_line(refused.__cause__ or refused)
+        raise EvidenceError(
+            f"the model cannot take the baseline 'missing': it has no answer when {which} is missing ({reason}); add "
+            "an imputer to its pipeline, or choose another baseline"
+        ) from error
+    return bound
+
+
 def fit_alternatives(
-    own: str, evidence: TrainingEvidence, space: EvidenceSpace, model: Model, rows: Rows, bound: EvidenceRows
+    declared: str, evidence: TrainingEvidence, space: EvidenceSpace, model: Model, rows: Rows, bound: EvidenceRows
 ) -> tuple[Alternative, ...]:
     """Return the other baselines that the model admits; ``bound``: a few rows, bound under the protocol's own."""
-    found = []
+    alternatives = []
     for name in ALTERNATIVES:
-        if name == own:
+        if name == declared:
             continue
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # what a model says of a baseline that nobody has chosen
                 if name == "missing":
-                    found.append(_fit_missing(evidence, space, model, rows))
+                    alternatives.append(_fit_missing(evidence, space, model, rows))
                     continue
                 fitted = fit_baseline(name, "raw", evidence, model, rows)
                 if space.space == "transformed":
                     bound.predict(to_floats(fitted.values)[None, :])
                 else:  # the codes of the rows depend on the baseline's values
                     _check_answers(model, rows, replace(space, columns=with_values(space.columns, fitted.values)))
-                found.append(Alternative(name, fitted.artificial, tuple(fitted.values)))
+                alternatives.append(Alternative(name, fitted.artificial, tuple(fitted.values)))
         except FragilityError:  # it cannot be made of these rows, or the model refuses it
             continue
-    return tuple(found)
+    return tuple(alternatives)
 
 
-def list_refused(own: str, stored: Sequence[Alternative]) -> tuple[str, ...]:
+def list_refused(declared: str, stored: Sequence[Alternative]) -> tuple[str, ...]:
     """Return the baselines among ``ALTERNATIVES`` that are neither the protocol's own nor stored."""
-    return tuple(name for name in ALTERNATIVES if name not in (own, *(other.name for other in stored)))
+    return tuple(name for name in ALTERNATIVES if name not in (declared, *(other.name for other in stored)))
 
 
 def find_admitted(
@@ -374,13 +402,13 @@ def find_admitted(
     ``typical``, ``median`` and ``mean`` are made of, unless a column had no value at all in training.
     """
     whole = space.space == "raw" or model.transformer is None or grouping == "raw-origin"
-    found: dict[str, bool | None] = {}
+    admitted: dict[str, bool | None] = {}
     for name in refused:
         if name == "missing":  # a field in two groups cannot be lost as a whole, whatever the model answers
-            found[name] = _answers_missing(model, rows, space) if whole else None
+            admitted[name] = _answers_missing(model, rows, space) if whole else None
         else:
-            found[name] = None if any(column.baseline is None for column in space.columns) else True
-    return found
+            admitted[name] = None if any(column.baseline is None for column in space.columns) else True
+    return admitted
 
 
 def _answers_missing(model: Model, rows: Rows, space: EvidenceSpace) -> bool:
@@ -398,16 +426,16 @@ def _answers_missing(model: Model, rows: Rows, space: EvidenceSpace) -> bool:
 
 def _fit_missing(evidence: TrainingEvidence, space: EvidenceSpace, model: Model, rows: Rows) -> Alternative:
     raw = evidence.in_raw_fields()
-    found = Alternative("missing", _fields_without_gaps(raw))
+    missing = Alternative("missing", _fields_without_gaps(raw))
     if evidence.columns != raw.columns:
-        found = replace(found, groups=_groups_of_fields(space.groups, evidence), spreads=tuple(raw.spreads))
-    _check_answers(model, rows, missing_space(space, found))
-    return found
+        missing = replace(missing, groups=_groups_of_fields(space.groups, evidence), spreads=tuple(raw.spreads))
+    _check_answers(model, rows, missing_space(space, missing))
+    return missing
 
 
 def _check_answers(model: Model, rows: Rows, space: EvidenceSpace) -> None:
     """Ask the model about the row in which all evidence is lost; what it raises says that it has no answer."""
-    few = bind_fitting_rows(model, rows.head(CONFIRM_ROWS), space)
+    few = Form.of(model, rows.head(CONFIRM_ROWS), space).first
     few.predict(few.baseline[None, :])
 
 
@@ -432,6 +460,6 @@ def _groups_of_fields(groups: Sequence[Group], evidence: TrainingEvidence) -> tu
             if group_of.setdefault(name, group_of_column[column]) != group_of_column[column]:
                 raise EvidenceError(f"the columns of the field {name!r} are in different groups")
     members: dict[str, list[str]] = {group.name: [] for group in groups}
-    for own in evidence.fields:
-        members.setdefault(group_of.get(own.name, own.name), []).append(own.name)
+    for declared in evidence.fields:
+        members.setdefault(group_of.get(declared.name, declared.name), []).append(declared.name)
     return tuple(Group(block, tuple(names)) for block, names in members.items())

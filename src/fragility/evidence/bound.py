@@ -14,10 +14,9 @@ import scipy.sparse as sp
 from fragility.base.arrays import Booleans, Floats, Integers
 from fragility.base.schemas import AtLeastZero
 from fragility.base.text import BriefRepr
-from fragility.evidence.absence import Absence, Spared
 from fragility.evidence.fields import Field, Kind
 from fragility.evidence.rows import Rows, Scalar
-from fragility.evidence.states import States, blend
+from fragility.evidence.states import Absence, Spared, States, blend
 from fragility.models.adapter import Model
 from fragility.models.outputs import ClassLabel, Decision
 
@@ -86,7 +85,9 @@ class EvidenceSpace(BriefRepr):
         parts: dict[str, set[str]] = {group.name: set() for group in self.groups}
         for g, fields in zip(self.column_group, self.column_fields, strict=True):
             parts[self.groups[g].name] |= set(fields)
-        return {group: tuple(own.name for own in self.fields if own.name in names) for group, names in parts.items()}
+        return {
+            group: tuple(field.name for field in self.fields if field.name in names) for group, names in parts.items()
+        }
 
     @cached_property
     def column_group(self) -> Integers:
@@ -152,6 +153,10 @@ class EvidenceRows:
     hand_over: Callable[[Floats], Any] | None = None
     # raw rows in a table -> their cells (k, d), for the values that failure modes bring; None for a sparse matrix
     encode: Callable[[pd.DataFrame], Floats] | None = None
+    # raw rows in a table -> (k, C) the model's own probabilities, through its whole pipeline; None for a sparse matrix
+    ask_table: Callable[[pd.DataFrame], Floats] | None = None
+    form: Any = None  # the Form that bound them, by which further rows can be bound
+    known: Mapping[bytes, Floats] | None = None  # cells -> (C,) the model's answers that were asked for before
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -175,7 +180,13 @@ class EvidenceRows:
 
     def predict(self, matrix: Floats) -> Floats:
         """Return (m, C) the model's own probabilities of any stressed matrix; without rows it is not asked."""
-        return self.ask_model(matrix) if len(matrix) else np.empty((0, self.n_classes))
+        if not len(matrix):
+            return np.empty((0, self.n_classes))
+        if self.known is not None and len(matrix) <= len(self.known):
+            answers = [self.known.get(cells.tobytes()) for cells in matrix]
+            if all(answer is not None for answer in answers):
+                return np.array(answers)
+        return self.ask_model(matrix)
 
     def own_probabilities(self, start: int, x: Floats) -> Floats:
         """Return (m, C) the model's probabilities of the rows from ``start`` on, whose cells are x (m, d)."""
@@ -184,11 +195,11 @@ class EvidenceRows:
     def stressed(self, x: Floats, states: States) -> Floats:
         """Return (q, d) the cells of q states of rows x (m, d)."""
         unit = states.unit_of(self.column_group)
-        own, moved = x[states.owner], states.moved[:, unit]
+        cells, moved = x[states.owner], states.moved[:, unit]
         if states.severity is None:
-            return np.where(moved, self.baseline, own)
+            return np.where(moved, self.baseline, cells)
         severity = states.severity[:, unit] if states.severity.ndim == 2 else states.severity[:, None]
-        return blend(own, self.baseline, np.where(moved, severity, 0.0), self.stepwise)
+        return blend(cells, self.baseline, np.where(moved, severity, 0.0), self.stepwise)
 
     def between(self, start: int, stop: int) -> EvidenceRows:
         """Return the rows from start to stop, as views."""

@@ -10,7 +10,7 @@ categories, nullable columns are nullable.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
@@ -22,10 +22,10 @@ from sklearn.compose import ColumnTransformer
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer
 
-from fragility.base.arrays import Floats
+from fragility.base.arrays import Booleans, Floats
 from fragility.base.canonical import WHOLE_BITS, beyond_doubles, is_missing
 from fragility.base.errors import Advice, DataError, EvidenceError, FragilityError, ModelError, first_line
-from fragility.evidence.bound import CellForm
+from fragility.evidence.bound import CellForm, EvidenceSpace
 from fragility.evidence.fields import Field, is_categorical, kind_of, type_of, value_like
 from fragility.evidence.rows import Rows, Scalar, name_columns, native_like
 from fragility.models.adapter import Model, copy_rows
@@ -37,34 +37,30 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class RawCodec:
-    """How each field of some rows is written into a matrix and read back."""
+    """How the fields of some rows are written into a matrix, in the order of a protocol's columns, and read back."""
 
-    rows: Rows  # whose kind of container and whose types are given back
+    rows: Rows  # whose kind of container, whose types and whose order of columns are given back
+    names: tuple[str, ...]  # (d,) of the matrix' columns
     forms: tuple[CellForm, ...]  # (d,)
     gaps: tuple[Any, ...]  # (d,) what stands for a missing value in each column
-    baseline: Floats  # (d,)
+    baseline: Floats  # (d,) the cells that replace lost evidence
+    stepwise: Booleans  # (d,) columns that cannot be interpolated
 
     @classmethod
-    def fit(
-        cls,
-        rows: Rows,
-        fields: Sequence[Field],
-        baseline: Mapping[str, Scalar],
-        listed: Mapping[str, Sequence[Scalar]],
-        *,
-        flags_as_numbers: bool = False,
-    ) -> RawCodec:
-        """Return a codec whose tables hold every nominal value of ``rows``, of the baseline and of ``listed``.
+    def fit(cls, rows: Rows, space: EvidenceSpace, *, flags_as_numbers: bool = False) -> RawCodec:
+        """Return a codec whose tables hold every nominal value of ``rows``, of the baseline and of ``space.listed``.
 
-        flags_as_numbers: truth values with a missing one among them are handed over as 1, 0 and NaN. An estimator
-        without preprocessing reads them so; pandas' own column of objects is what preprocessing expects.
+        rows: with fields of the types of the training data. flags_as_numbers: truth values with a missing one among
+        them are handed over as 1, 0 and NaN. An estimator without preprocessing reads them so; pandas' own column of
+        objects is what preprocessing expects.
         """
-        assert rows.frame is not None
-        by_name = {field.name: field for field in fields}
+        if rows.frame is None:
+            raise DataError("the raw evidence space needs a table or dense array, got a sparse matrix")
+        by_name = {field.name: field for field in space.fields}
         forms, gaps, codes = [], [], []
-        for name in rows.names:
-            column, field, value = rows.frame[name], by_name[name], baseline[name]
-            others = listed.get(name, ())
+        for declared in space.columns:
+            column, field, value = rows.frame[declared.name], by_name[declared.name], declared.baseline
+            others: Sequence[Any] = space.listed.get(declared.name, ())
             if column.dtype.kind in "biu" and value is not None:
                 others = [other for other in others if other is not None]  # it would change the type of the column
             if field.type == "date":
@@ -79,7 +75,15 @@ class RawCodec:
             # Encoders tell None from NaN.
             gaps.append(next(iter(column[column.isna()]), np.nan) if column.dtype == object else np.nan)
             codes.append(code)
-        return cls(rows, tuple(forms), tuple(gaps), np.array(codes, dtype=np.float64))
+        baseline = np.array(codes, dtype=np.float64)
+        stepwise = np.array([column.kind == "nominal" for column in space.columns]) | np.isnan(baseline)
+        names = tuple(column.name for column in space.columns)
+        return cls(rows, names, tuple(forms), tuple(gaps), baseline, stepwise)
+
+    @property
+    def in_order(self) -> bool:
+        """Whether the matrix has the columns in the order of the table."""
+        return self.names == self.rows.names
 
     @property
     def cell_dtype(self) -> Any:
@@ -92,9 +96,11 @@ class RawCodec:
         only = kinds.pop()
         return only.type if not kinds and only in (np.dtype(np.float64), np.dtype(np.float32)) else None
 
-    def encode(self, frame: pd.DataFrame) -> Floats:
+    def encode(self, frame: pd.DataFrame | None) -> Floats:
+        """Return (n, d) the cells of rows; a KeyError says that a table lacks one of their values."""
+        assert frame is not None
         matrix = np.empty((len(frame), len(self.forms)))
-        for j, (name, form) in enumerate(zip(self.rows.names, self.forms, strict=True)):
+        for j, (name, form) in enumerate(zip(self.names, self.forms, strict=True)):
             if form.values is None:
                 matrix[:, j] = frame[name].to_numpy(dtype=np.float64, na_value=np.nan)
             else:
@@ -104,15 +110,29 @@ class RawCodec:
                 matrix[:, j] = np.array(positions)[codes]
         return matrix
 
+    def encode_known(self, frame: pd.DataFrame) -> Floats | None:
+        """Return (n, d) the cells of other rows; None if they have values that those of the codec do not tell of."""
+        for name, form in zip(self.names, self.forms, strict=True):
+            column = frame[name]
+            # Encoders tell None from NaN; and the rows of the codec may have had no missing value.
+            unlisted = column.dtype == object or (form.values is not None and None not in form.values)
+            if (unlisted and bool(column.isna().any())) or (form.values is None and bool(beyond_doubles(column).any())):
+                return None
+        try:
+            return self.encode(frame)
+        except KeyError:
+            return None
+
     def decode(self, matrix: Floats) -> Any:
-        """Return the frame (or array) that a matrix stands for, in the user's kind of container."""
+        """Return the rows that cells (k, d) stand for, as the model is handed them: in the user's kind of container."""
         columns = {}
-        for j, (name, form) in enumerate(zip(self.rows.names, self.forms, strict=True)):
-            cells = matrix[:, j]
+        for name, form, gap, cells in zip(self.names, self.forms, self.gaps, matrix.T, strict=True):
             if form.values is not None:
-                columns[name] = _pick_values(form.values, cells.astype(np.int64), form.dtype, self.gaps[j])
+                columns[name] = _pick_values(form.values, cells.astype(np.int64), form.dtype, gap)
             else:
                 columns[name] = cast_numbers(np.rint(cells) if form.whole else cells, form.dtype)
+        if not self.in_order:
+            columns = {name: columns[name] for name in self.rows.names}
         return native_like(pd.DataFrame(columns), self.rows)
 
 
@@ -247,13 +267,13 @@ def answers_alike(model: Model, matrix: Any, restore: Callable[[Floats], Any], h
 def same_answers(ask: Callable[[Any], Floats], handed: Any, rebuild: Callable[[], Any]) -> bool:
     """True if a model answers a rebuilt input as it answers its own."""
     try:
-        own, again = ask(handed), ask(handed)
+        answers, again = ask(handed), ask(handed)
     except Exception:  # a fault of the model is reported by its first prediction
         return True
-    if not np.abs(own - again).max(initial=0.0) <= LINK_TOLERANCE:
+    if not np.abs(answers - again).max(initial=0.0) <= LINK_TOLERANCE:
         return True  # a model that does not answer twice alike says nothing about the form of its input
     try:
-        return bool(np.abs(own - ask(rebuild())).max(initial=0.0) <= LINK_TOLERANCE)
+        return bool(np.abs(answers - ask(rebuild())).max(initial=0.0) <= LINK_TOLERANCE)
     except Exception:  # it takes the one form and fails on the other
         return False
 
@@ -275,15 +295,15 @@ def _name_failing_row(model: Model, rows: Rows, error: ModelError) -> ModelError
     try:
         model.preprocess(left.native)
     except Exception as reason:
-        told = f"{type(reason).__name__}: {first_line(reason)}"
+        failure = f"{type(reason).__name__}: {first_line(reason)}"
         advice = _advise_texts(model.transformer, rows)
-        return ModelError(f"the model's preprocessing failed on row {left.ids[0]!r}: {told}{advice}")
+        return ModelError(f"the model's preprocessing failed on row {left.ids[0]!r}: {failure}{advice}")
     return error
 
 
 def _advise_texts(step: Any, rows: Rows) -> str:
     """Return what to do where an encoder knows texts and these rows hold numbers, as a CSV file of codes does."""
-    inner = [own[1] for own in getattr(step, "transformers_", getattr(step, "steps", []))]
+    inner = [part[1] for part in getattr(step, "transformers_", getattr(step, "steps", []))]
     for name, known in zip(getattr(step, "feature_names_in_", ()), getattr(step, "categories_", ()), strict=False):
         texts = [value for value in known if isinstance(value, str)]
         if texts and rows.frame is not None and name in rows.frame and kind_of(rows.frame[name]) == "numeric":
@@ -325,7 +345,7 @@ def keeps_columns(transformer: Any, rows: Rows) -> bool:
     out = transformer.transform(copy_rows(few))
     if type(out) is not type(few) or not isinstance(few, (pd.DataFrame, np.ndarray)):
         return False
-    before, after = (pd.DataFrame(each).set_axis(list(rows.names), axis=1) for each in (few, out))
+    before, after = (pd.DataFrame(some).set_axis(list(rows.names), axis=1) for some in (few, out))
     return list(after.dtypes) == list(before.dtypes) and bool(after.equals(before))
 
 

@@ -138,17 +138,19 @@ def _sort_categories(values: Sequence[Scalar]) -> tuple[Scalar, ...]:
 
 def range_of(domain: Domain, ranges: Mapping[str, Range], field: Field) -> Range | None:
     """Return the values of a domain of numbers or dates as a range; None where the training range is not known."""
-    own = ranges.get(domain.field)
+    fitted = ranges.get(domain.field)
     if domain.low is None or domain.high is None:
-        return own
-    whole = own.whole if own is not None else field.type == "integer"
+        return fitted
+    whole = fitted.whole if fitted is not None else field.type == "integer"
     return Range(domain.field, domain.low, domain.high, whole)
 
 
 def list_domain_values(domains: Sequence[Domain]) -> dict[str, tuple[Scalar, ...]]:
     """Return the categories that fields may take, a missing one among them; a codec of raw fields must know them."""
     return {
-        own.field: (*own.categories, *([None] if own.missing else [])) for own in domains if own.categories is not None
+        domain.field: (*domain.categories, *([None] if domain.missing else []))
+        for domain in domains
+        if domain.categories is not None
     }
 
 
@@ -156,38 +158,39 @@ def find_domain_faults(
     domains: Sequence[Domain], rule: str, fields: Sequence[Field], ranges: Sequence[Range]
 ) -> Iterator[str]:
     """Yield what is wrong with declared domains, in words."""
-    by_name, fitted = {own.name: own for own in fields}, {own.field for own in ranges}
-    named = [own.field for own in domains]
+    by_name, fitted = {domain.name: domain for domain in fields}, {domain.field for domain in ranges}
+    named = [domain.field for domain in domains]
     if named != [name for name in by_name if name in named]:
         yield "the domains must name fields in the order of the table, each once"
         return
-    for own in domains:
-        field, what = by_name[own.field], f"the domain of {own.field!r}"
-        ends = (own.low, own.high)
-        if own.fixed:
-            if own != Domain(own.field, fixed=True):
+    for domain in domains:
+        field, what = by_name[domain.field], f"the domain of {domain.field!r}"
+        ends = (domain.low, domain.high)
+        if domain.fixed:
+            if domain != Domain(domain.field, fixed=True):
                 yield f"{what} is fixed, so it must hold no values"
         elif is_ordered(field):
-            if own.categories is not None or (own.low is None) != (own.high is None):
+            if domain.categories is not None or (domain.low is None) != (domain.high is None):
                 yield f"{what} must have a lowest and a highest value or neither, and no categories"
-            elif own.low is None:
+            elif domain.low is None:
                 if rule not in (TRAINING_RANGE, DECLARED):
                     yield f"{what} must have the quantiles {rule}"
-                elif own.field not in fitted:
+                elif domain.field not in fitted:
                     yield f"{what} is the training range, which the protocol does not hold"
             elif rule == TRAINING_RANGE:
                 yield f"{what} must be the training range, as the protocol says"
             elif not all(fits_field(end, field, False) for end in ends):
-                yield f"{what} must hold two values of the field, got {own.low!r}, {own.high!r}"
-            elif order_key(own.low) > order_key(own.high):  # type: ignore[arg-type]
-                yield f"{what} must not end before it starts, got {own.low!r} to {own.high!r}"
+                yield f"{what} must hold two values of the field, got {domain.low!r}, {domain.high!r}"
+            elif order_key(domain.low) > order_key(domain.high):  # type: ignore[arg-type]
+                yield f"{what} must not end before it starts, got {domain.low!r} to {domain.high!r}"
             elif field.type == "integer" and any(float(end) != round(float(end)) for end in ends):  # type: ignore[arg-type]
-                yield f"{what} must end at whole numbers, got {own.low!r} to {own.high!r}"
-        elif own.low is not None or own.high is not None or not own.categories:
+                yield f"{what} must end at whole numbers, got {domain.low!r} to {domain.high!r}"
+        elif domain.low is not None or domain.high is not None or not domain.categories:
             yield f"{what} must be a list of categories"
-        elif own.categories != _sort_categories(own.categories) or not all(
-            fits_field(value, field, False) for value in own.categories
+        elif domain.categories != _sort_categories(domain.categories) or not all(
+            fits_field(value, field, False) for value in domain.categories
         ):
-            yield f"{what} must hold distinct categories of the field in sorted order, got {list(own.categories)!r:.80}"
-        elif field.type == "date" and any(read_date(value) is None for value in own.categories):
+            got = f"{list(domain.categories)!r:.80}"
+            yield f"{what} must hold distinct categories of the field in sorted order, got {got}"
+        elif field.type == "date" and any(read_date(value) is None for value in domain.categories):
             yield f"{what} must hold dates in ISO form (2020-05-17)"

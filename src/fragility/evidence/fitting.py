@@ -86,12 +86,12 @@ def fields_of(rows: Rows, kinds: dict[str, Kind]) -> tuple[Field, ...]:
     """Return the raw fields of training rows; the cells of a sparse matrix are numbers."""
     if rows.frame is None:
         return tuple(Field(name, kinds[name], "number") for name in rows.names)
-    found = []
+    fields = []
     for name in rows.names:
         column = rows.frame[name]
         dtype = str(column.dtype) if DTYPE.fullmatch(str(column.dtype)) else None
-        found.append(Field(name, kinds[name], type_of(column), is_categorical(column), dtype))
-    return tuple(found)
+        fields.append(Field(name, kinds[name], type_of(column), is_categorical(column), dtype))
+    return tuple(fields)
 
 
 def read_training_rows(
@@ -193,10 +193,10 @@ def _takes_numbers(model: Model, rows: Rows, handed: Callable[[], tuple[Any, Any
     if by_type and not all(kind_of(rows.frame[name]) == "numeric" for name in rows.names):  # type: ignore[index]
         return False
     try:
-        matrix, restore, own = handed()
+        matrix, restore, given = handed()
     except EvidenceError:
         return False
-    return answers_alike(model, matrix[:PROBE_ROWS], restore, own[:PROBE_ROWS])
+    return answers_alike(model, matrix[:PROBE_ROWS], restore, given[:PROBE_ROWS])
 
 
 def _field_kinds(model: Model, rows: Rows, codes: Sequence[str], traced: Callable[[], list[Origin]]) -> dict[str, Kind]:
@@ -232,11 +232,11 @@ def category_columns(estimator: Any, n_columns: int) -> list[int]:
             return []
         chosen = category_columns(estimator[-1], len(origins))
         return sorted({int(field) for i in chosen for field in origins[i].fields})
-    found = set(_own_categories(estimator))
+    positions = set(_own_categories(estimator))
     for member, columns in members(estimator):
         handed = range(n_columns) if columns is None else columns
-        found |= {handed[i] for i in category_columns(member, len(handed))}
-    return sorted(position for position in found if position < n_columns)
+        positions |= {handed[i] for i in category_columns(member, len(handed))}
+    return sorted(position for position in positions if position < n_columns)
 
 
 def check_readable(estimator: Any, names: Sequence[str]) -> None:

@@ -219,7 +219,7 @@ def fit_modes(
 
 def fit_ranges(evidence: TrainingEvidence) -> tuple[Range, ...]:
     """Return the training range of each field of numbers or dates that has values; a sparse matrix has none."""
-    found = []
+    ranges = []
     for field in filter(is_ordered, evidence.fields):
         known = pd.Series() if evidence.frame is None else evidence.frame[field.name].dropna()
         if known.empty:
@@ -227,8 +227,8 @@ def fit_ranges(evidence: TrainingEvidence) -> tuple[Range, ...]:
         low, high = (plain_value(end, field) for end in (known.min(), known.max()))
         assert isinstance(low, (float, str)) and isinstance(high, (float, str))
         days = field.type == "date" and all(len(date_text(value)) == len("2020-05-17") for value in known.unique())
-        found.append(Range(field.name, low, high, field.type == "integer" or days))
-    return tuple(found)
+        ranges.append(Range(field.name, low, high, field.type == "integer" or days))
+    return tuple(ranges)
 
 
 def is_ordered(field: Field) -> bool:

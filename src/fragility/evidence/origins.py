@@ -95,7 +95,7 @@ def claim_origins(transformer: Any, fields: Sequence[str]) -> Origins:
 
 def find_categories(transformer: Any, fields: Sequence[str]) -> dict[str, list[Any]]:
     """Return the categories that fitted encoders list for raw fields, as the encoder is handed them."""
-    found: dict[str, list[Any]] = {}
+    categories: dict[str, list[Any]] = {}
 
     def walk(step: Any, origins: Origins) -> None:
         if isinstance(step, Pipeline):
@@ -112,10 +112,10 @@ def find_categories(transformer: Any, fields: Sequence[str]) -> dict[str, list[A
         elif origins and len(getattr(step, "categories_", ())) == len(origins):
             for origin, values in zip(origins, step.categories_, strict=True):
                 for name in origin.fields:
-                    found.setdefault(name, [value for value in values if not is_missing(value)])
+                    categories.setdefault(name, [value for value in values if not is_missing(value)])
 
     walk(transformer, [Origin((field,)) for field in fields])
-    return found
+    return categories
 
 
 def output_names(transformer: Any, n_columns: int) -> list[str]:
@@ -244,8 +244,8 @@ def _keeps_rising(step: Any) -> bool:
 
 def _trace_by_names(step: Any, origins: Origins) -> Origins:
     """Trace through output names; a column that no single input name explains comes from all of them."""
-    own = getattr(step, "feature_names_in_", None)
-    inputs = [str(name) for name in own] if own is not None else [f"x{i}" for i in range(len(origins))]
+    handed = getattr(step, "feature_names_in_", None)
+    inputs = [str(name) for name in handed] if handed is not None else [f"x{i}" for i in range(len(origins))]
     try:
         outputs = [str(name) for name in step.get_feature_names_out()]
     except Exception as error:
@@ -279,14 +279,14 @@ def _origin_of_name(name: str, inputs: list[str], origins: Origins) -> Origin:
 
 def _inputs_in(name: str, inputs: list[str]) -> list[int]:
     """Return the inputs whose names occur in ``name`` as whole words, except within a longer one that does."""
-    found: list[int] = []
+    places: list[int] = []
     rest = name
     for i in sorted(range(len(inputs)), key=lambda i: -len(inputs[i])):
         word = rf"(?<![^\W_]){re.escape(inputs[i])}(?![^\W_])"
         if re.search(word, rest):
-            found.append(i)
+            places.append(i)
             rest = re.sub(word, " ", rest)
-    return sorted(found)
+    return sorted(places)
 
 
 _HANDLERS: list[tuple[type, Callable[[Any, Origins], Origins]]] = [
@@ -338,7 +338,7 @@ def known_origins(model: Model, space: EvidenceSpace) -> Origins:
     A column is known to rise with its field only where its steps make it from that field alone.
     """
     stored = [Origin(column.fields, rising=False) for column in space.inputs]
-    names = [own.name for own in space.fields]
+    names = [origin.name for origin in space.fields]
     try:
         claimed = claim_origins(model.transformer, list(model.name_columns(names) or names))
     except UntraceableError:
@@ -346,8 +346,8 @@ def known_origins(model: Model, space: EvidenceSpace) -> Origins:
     if len(claimed) != len(stored):
         return stored
     return [
-        replace(claim, fields=own.fields) if set(own.fields) == set(claim.fields) else own
-        for own, claim in zip(stored, claimed, strict=True)
+        replace(claim, fields=origin.fields) if set(origin.fields) == set(claim.fields) else origin
+        for origin, claim in zip(stored, claimed, strict=True)
     ]
 
 
@@ -370,13 +370,13 @@ def check_claims(model: Model, rows: Rows, space: EvidenceSpace) -> None:
 
 def check_moves(model: Model, rows: Rows, space: EvidenceSpace) -> None:
     """Refuse a protocol whose columns move with other fields than it says, on a few of these rows."""
-    found = Trial.of(model, rows, CHECKED_ROWS, SHIFTS[:2]).find_fields([column.fields for column in space.inputs])
-    if found is not None:
-        _compare(space, found, rows.names, "changes with")
+    moved = Trial.of(model, rows, CHECKED_ROWS, SHIFTS[:2]).find_fields([column.fields for column in space.inputs])
+    if moved is not None:
+        _compare(space, moved, rows.names, "changes with")
 
 
-def _compare(space: EvidenceSpace, found: Sequence[tuple[str, ...]], names: Sequence[str], does: str) -> None:
-    for column, fields in zip(space.inputs, found, strict=True):
+def _compare(space: EvidenceSpace, fields_of: Sequence[tuple[str, ...]], names: Sequence[str], does: str) -> None:
+    for column, fields in zip(space.inputs, fields_of, strict=True):
         if others := [name for name in names if name in set(fields) - set(column.fields)]:
             raise ProtocolError(
                 f"the protocol says that column {column.name!r} is made from {list_names(column.fields)}, but it "

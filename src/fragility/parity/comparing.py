@@ -22,7 +22,7 @@ from fragility.base.canonical import is_missing
 from fragility.base.errors import DataError, ModelError
 from fragility.base.progress import progress_bar
 from fragility.engines.blackbox import distinct_rows
-from fragility.evidence.binding import RawLayout
+from fragility.evidence.codec import RawCodec
 from fragility.evidence.fields import date_text
 from fragility.evidence.replacements import value_text
 from fragility.evidence.rows import Scalar, input_digests, list_names
@@ -178,11 +178,11 @@ class _Comparison:
         """Refuse a model that answers none of the first rows, or whose answer to a row depends on the other rows."""
         few = self.rows.dense(0, PROBE_ROWS)
         for artefact in (self.pair.a, self.pair.b):
-            together, refused = artefact.ask_each(len(few), partial(_decode, self.listed.layout, few))
+            together, refused = artefact.ask_each(len(few), partial(_decode, self.listed.codec, few))
             if len(refused) == len(few):
                 raise ModelError(f"{artefact.name} answers none of the first {len(few)} rows: {refused[0]}; {REMEDY}")
             for i in sorted({0, len(few) - 1} - set(refused)):
-                alone = artefact.ask_each(1, partial(_decode, self.listed.layout, few[i : i + 1]))[0][0]
+                alone = artefact.ask_each(1, partial(_decode, self.listed.codec, few[i : i + 1]))[0][0]
                 self._check_same(artefact, alone, together[i])
 
     def _check_same(self, artefact: Artefact, alone: Floats, among: Floats) -> None:
@@ -227,12 +227,12 @@ class _Comparison:
         self._flush()
 
     def _compare_clean(self, x: Floats, places: Integers) -> JudgedStates:
-        native = self.listed.layout.decode(x)
+        native = self.listed.codec.decode(x)
         labels = [artefact.own_labels(native) for artefact in (self.pair.a, self.pair.b)]
-        outcome = self._judge(self.listed.layout, x, labels)
+        outcome = self._judge(self.listed.codec, x, labels)
         change = StateChange(CLEAN, "", "")
         self.counts.add(change, outcome, places, np.empty(0, dtype=np.int64))
-        self._offer(ChangedRows(change, self.listed.layout, np.arange(len(x)), x), outcome, places, x)
+        self._offer(ChangedRows(change, self.listed.codec, np.arange(len(x)), x), outcome, places, x)
         return outcome
 
     def _order(self, p: Floats, lost: Floats, artefact: Artefact, absent: Booleans | None) -> Integers:
@@ -249,7 +249,7 @@ class _Comparison:
 
     def _note_cleared(self, clean: JudgedStates, lost_alarm: Booleans) -> None:
         """Count, for rows that differ as they are, the groups whose loss makes the models agree."""
-        frame = self.listed.layout.rows.frame
+        frame = self.listed.codec.rows.frame
         assert frame is not None
         for i, g in zip(*np.nonzero(clean.alarm[:, None] & ~lost_alarm), strict=True):
             group, row = self.protocol.groups[g], frame.iloc[int(self.places[i])]
@@ -278,14 +278,14 @@ class _Comparison:
 
     def _flush(self) -> None:
         """Ask for everything that waits, each distinct state once."""
-        for layout in (self.listed.layout, self.listed.missing):
-            blocks = [waiting for waiting in self.waiting if waiting[0].layout is layout]
-            if layout is None or not blocks:
+        for codec in (self.listed.codec, self.listed.missing):
+            blocks = [waiting for waiting in self.waiting if waiting[0].codec is codec]
+            if codec is None or not blocks:
                 continue
             cells = np.concatenate([block.cells for block, *_ in blocks])
             distinct, copy_of = distinct_rows(cells, None, None)
-            judged = self._judge(layout, cells[distinct])
-            x = self.x if layout is self.listed.layout else self.listed.missing_matrix[self.places]
+            judged = self._judge(codec, cells[distinct])
+            x = self.x if codec is self.listed.codec else self.listed.missing_matrix[self.places]
             start = 0
             for block, who, sink, column in blocks:
                 outcome = judged.take(copy_of[start : start + len(who)])
@@ -297,13 +297,13 @@ class _Comparison:
                         into[who, column] = values
         self.waiting, self.fill = [], 0
 
-    def _judge(self, layout: RawLayout, cells: Floats, labels: list[Integers | None] | None = None) -> JudgedStates:
+    def _judge(self, codec: RawCodec, cells: Floats, labels: list[Integers | None] | None = None) -> JudgedStates:
         """Ask both models about states (k, d), and compare; labels: what their own ``predict`` says."""
         models = self.pair.a, self.pair.b
-        (p_a, why_a), (p_b, why_b) = (m.ask_each(len(cells), partial(_decode, layout, cells)) for m in models)
+        (p_a, why_a), (p_b, why_b) = (m.ask_each(len(cells), partial(_decode, codec, cells)) for m in models)
         refused = [np.isnan(p[:, 0]) for p in (p_a, p_b)]
         gap, differs, label, tie = self._compare_answers(p_a, p_b, labels)
-        rounded = self._find_rounded(layout, cells, p_a, p_b, differs)
+        rounded = self._find_rounded(codec, cells, p_a, p_b, differs)
         predicted = models[0].rule.predict(np.nan_to_num(p_a, nan=1.0))
         margins = [m.rule.support(p, predicted) for p, m in zip((p_a, p_b), models, strict=True)]
         answered = ~(refused[0] | refused[1])
@@ -341,14 +341,14 @@ class _Comparison:
         label = other & ~tie
         return gap, (gap > self.tolerance) | label, label, tie
 
-    def _find_rounded(self, layout: RawLayout, cells: Floats, p_a: Floats, p_b: Floats, differs: Booleans) -> Booleans:
+    def _find_rounded(self, codec: RawCodec, cells: Floats, p_a: Floats, p_b: Floats, differs: Booleans) -> Booleans:
         """Return (k,) differences that come from reading numbers in single precision."""
-        numbers = np.array([layout.codec.forms[place].values is None for place in layout.place])
+        numbers = np.array([form.values is None for form in codec.forms])
         single = np.where(numbers, cells.astype(np.float32).astype(np.float64), cells)
         who = np.flatnonzero(differs & find_changed(cells, single).any(axis=1))
         rounded = np.zeros(len(cells), dtype=bool)
         if len(who):
-            decode = partial(_decode, layout, single[who])
+            decode = partial(_decode, codec, single[who])
             for artefact, fixed, first in ((self.pair.a, p_b, True), (self.pair.b, p_a, False)):
                 moved = artefact.ask_each(len(who), decode)[0]
                 both = (moved, fixed[who]) if first else (fixed[who], moved)
@@ -372,7 +372,7 @@ class _Comparison:
         at = who[best]
         key = int(changed[best]), int(rank[best]), int(size[best]), int(places[at]), block.change.value
         answers = outcome.p_a[at], outcome.p_b[at]
-        self.counts.offer(Candidate(key, block.change, block.layout, block.cells[at].copy(), x[at].copy(), answers))
+        self.counts.offer(Candidate(key, block.change, block.codec, block.cells[at].copy(), x[at].copy(), answers))
 
     def _shrink(self, example: Candidate) -> Candidate:
         """Return a candidate in which no changed field can be put back."""
@@ -381,7 +381,7 @@ class _Comparison:
             return example
         singles = np.repeat(example.clean[None], len(fields), axis=0)
         singles[np.arange(len(fields)), fields] = example.cells[fields]
-        alone = self._judge(example.layout, singles)
+        alone = self._judge(example.codec, singles)
         if alone.alarm.any():
             at = np.flatnonzero(alone.alarm)
             best = at[np.lexsort((-np.rint(alone.gap[at] * 1e6), ~alone.label[at]))[0]]
@@ -389,16 +389,16 @@ class _Comparison:
         for j in fields:
             trial = example.cells.copy()
             trial[j] = example.clean[j]
-            judged = self._judge(example.layout, trial[None])
+            judged = self._judge(example.codec, trial[None])
             if judged.alarm[0]:
                 example = example._replace(cells=trial, answers=(judged.p_a[0], judged.p_b[0]))
         return example
 
     def _show(self, example: Candidate) -> ParityExample:
         """Return an example as the user reads it."""
-        outcome = self._judge(example.layout, example.cells[None])
+        outcome = self._judge(example.codec, example.cells[None])
         place, columns = example.key[3], [column.name for column in self.protocol.columns]
-        rows, was = (_plain_row(example.layout, cells) for cells in (example.cells, example.clean))
+        rows, was = (_plain_row(example.codec, cells) for cells in (example.cells, example.clean))
         changed = [columns[j] for j in np.flatnonzero(find_changed(example.clean, example.cells))]
         answers = []
         sides = ("a", self.pair.a, outcome.p_a[0]), ("b", self.pair.b, outcome.p_b[0])
@@ -410,7 +410,7 @@ class _Comparison:
                 continue
             label = int(artefact.rule.predict(p))
             if example.change.kind == CLEAN:
-                labels = artefact.own_labels(example.layout.decode(example.cells[None]))
+                labels = artefact.own_labels(example.codec.decode(example.cells[None]))
                 label = label if labels is None else int(labels[0])
             answers.append(ModelAnswer(str(artefact.model.classes[artefact.class_order[label]]), tuple(map(float, p))))
         return ParityExample(
@@ -459,8 +459,8 @@ class _Comparison:
         )
 
 
-def _decode(layout: RawLayout, cells: Floats, part: slice) -> Any:
-    return layout.decode(cells[part])
+def _decode(codec: RawCodec, cells: Floats, part: slice) -> Any:
+    return codec.decode(cells[part])
 
 
 def _distance(p: Floats, one: Integers, other: Integers, offset: Floats | None) -> Floats:
@@ -472,16 +472,16 @@ def _distance(p: Floats, one: Integers, other: Integers, offset: Floats | None) 
     return np.abs(p[every, one] - p[every, other]) / 2.0
 
 
-def _plain_row(layout: RawLayout, cells: Floats) -> dict[str, Scalar]:
+def _plain_row(codec: RawCodec, cells: Floats) -> dict[str, Scalar]:
     """Return cells (d,) as a row of plain values, in the order of the table; a missing value is None."""
-    native: Any = layout.decode(cells[None])
+    native: Any = codec.decode(cells[None])
     row: dict[Hashable, Any]
     if isinstance(native, np.ndarray):
-        row = dict(zip(layout.rows.names, native[0], strict=True))
+        row = dict(zip(codec.rows.names, native[0], strict=True))
     elif hasattr(native, "to_dicts"):
         row = native.to_dicts()[0]
     else:
-        row = {name: native[name].iloc[0] for name in layout.rows.names}
+        row = {name: native[name].iloc[0] for name in codec.rows.names}
     return {str(name): _plain(value) for name, value in row.items()}
 
 

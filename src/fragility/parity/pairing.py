@@ -17,7 +17,7 @@ import pandas as pd
 
 from fragility.base.arrays import Floats, Integers
 from fragility.base.errors import DataError, ModelError, name_error
-from fragility.evidence.binding import CONFIRM_ROWS, confirm_answers
+from fragility.evidence.form import CONFIRM_ROWS, confirm_answers
 from fragility.evidence.rows import Rows, column_names, list_names, read_rows
 from fragility.models import Decision, Model
 from fragility.models.adapter import predict_labels

@@ -21,10 +21,10 @@ import numpy as np
 from fragility.base.arrays import Booleans, Floats, Integers
 from fragility.base.errors import EvidenceError, FragilityError, ModelError, ProtocolError
 from fragility.evidence import EvidenceRows, States
-from fragility.evidence.absence import find_absence
 from fragility.evidence.baselines import with_values
-from fragility.evidence.binding import RawLayout
+from fragility.evidence.codec import RawCodec
 from fragility.evidence.fields import Field
+from fragility.evidence.form import Form, reads_categories
 from fragility.evidence.modes import (
     CATALOGUE_SIZE,
     NOISE_DIRECTIONS,
@@ -152,9 +152,9 @@ class Candidate(NamedTuple):
 
     key: tuple[int, int, int, int, str]  # cells changed, rank of what differs, -gap, place of the row, value
     change: StateChange
-    layout: RawLayout
+    codec: RawCodec
     cells: Floats  # (d,)
-    clean: Floats  # (d,) the unmodified row, in the same layout
+    clean: Floats  # (d,) the unmodified row, in the same codes
     answers: tuple[Floats, Floats]  # (C,) each, as the models gave them among other states
 
 
@@ -288,7 +288,7 @@ class ChangedRows(NamedTuple):
     """One change of some rows of a part."""
 
     change: StateChange
-    layout: RawLayout
+    codec: RawCodec
     who: Integers  # (k,) places of the rows within the part
     cells: Floats  # (k, d)
 
@@ -403,43 +403,29 @@ class StateList:
     """The rows in cells, and their states; d fields, G groups."""
 
     rows: EvidenceRows
-    layout: RawLayout
-    missing: RawLayout | None  # in which each lost field is missing; None: some field cannot be
+    codec: RawCodec
+    missing: RawCodec | None  # in which each lost field is missing; None: some field cannot be
     protocol: Protocol
 
     @classmethod
     def of(cls, artefact: Artefact, rows: Rows, protocol: Protocol) -> StateList:
         """Lay out rows for the states of a raw protocol."""
         model, space = artefact.model, protocol.evidence
-        reads_categories = model.transformer is None and not hasattr(model.head, "get_cat_feature_indices")
-        fitting = conform_rows(rows, space.fields, needs_categories=reads_categories, whole=True)
-        layout = RawLayout.of(fitting, space, flags_as_numbers=model.transformer is None)
+        typed = conform_rows(rows, space.fields, needs_categories=reads_categories(model), whole=True)
+        form = Form.of(model, typed, space, ask=False)
+        assert form.codec is not None
         nothing = replace(space, columns=with_values(space.columns, [None] * len(space.columns)))
         try:
-            missing = RawLayout.of(fitting, nothing, flags_as_numbers=model.transformer is None)
+            missing = RawCodec.fit(typed, nothing, flags_as_numbers=model.transformer is None)
         except EvidenceError:
             missing = None
-        bound = EvidenceRows(
-            matrix=layout.matrix(),
-            ids=fitting.ids,
-            baseline=layout.baseline,
-            stepwise=layout.stepwise,
-            column_group=space.column_group,
-            n_groups=len(space.groups),
-            n_classes=len(model.classes),
-            ask_model=lambda cells: artefact.ask(layout.decode(cells)),
-            model=model,
-            source=fitting,
-            encode=layout.encode,
-            absent=find_absence(fitting, space.fields, space.column_fields, space.column_group),
-        )
-        return cls(bound, layout, missing, protocol)
+        return cls(form.first, form.codec, missing, protocol)
 
     @cached_property
     def missing_matrix(self) -> Floats:
-        """(n, d) the cells of the rows in the layout of missing values."""
+        """(n, d) the cells of the rows by the codec of missing values."""
         assert self.missing is not None
-        return self.missing.matrix()
+        return self.missing.encode(self.missing.rows.frame)
 
     @cached_property
     def _plans(self) -> list[Plan]:
@@ -522,15 +508,15 @@ class StateList:
         return self._block(change, x, self.rows.stressed(x, states))
 
     def _block(self, change: StateChange, x: Floats, cells: Floats) -> ChangedRows:
-        return _changed_block(change, self.layout, x, cells)
+        return _changed_block(change, self.codec, x, cells)
 
 
-def _changed_block(change: StateChange, layout: RawLayout, x: Floats, cells: Floats) -> ChangedRows:
+def _changed_block(change: StateChange, codec: RawCodec, x: Floats, cells: Floats) -> ChangedRows:
     """Return the states in which something changes, once whole numbers are rounded as they are handed over."""
-    whole = np.array([layout.codec.forms[place].whole for place in layout.place])
+    whole = np.array([form.whole for form in codec.forms])
     cells = np.where(whole, np.rint(cells), cells)
     who = np.flatnonzero(find_changed(x, cells).any(axis=1))
-    return ChangedRows(change, layout, who, cells[who])
+    return ChangedRows(change, codec, who, cells[who])
 
 
 def find_changed(x: Floats, cells: Floats) -> Booleans:

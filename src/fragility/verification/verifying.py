@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -57,7 +57,7 @@ from fragility.models import Model
 from fragility.pages.wording import join_names
 from fragility.protocol import Protocol, bind
 from fragility.tables.sources import RowSource
-from fragility.verification.outcome import NOT_FITTED, Verification
+from fragility.verification.outcome import NOT_FITTED, Outcome, Verification
 from fragility.verification.recomputing import ClaimRecheck
 from fragility.verification.training import check_training
 from fragility.verification.values import find_unreal
@@ -377,3 +377,21 @@ def _say_other_rows(loaded: LoadedAudit, found: Recomputation) -> tuple[str, Adv
         span.add(batch.column("id").to_pylist())
     lacking = len(loaded) - int(found.matched.sum())
     return say_other_rows(lacking, len(loaded), name, span, found.ids_given)
+
+
+# --- a protocol by itself -----------------------------------------------------------------------------------
+
+
+def verify_protocol(
+    protocol: Protocol, model: Model, X: Any, *, ids: Sequence[Hashable] | None = None, train: Any = None
+) -> Outcome:
+    """Check that a protocol fits a model and rows, and with ``train`` that it is fitted on these training rows.
+
+    A model or rows that it does not fit are refused with an error, as an audit would refuse them.
+    """
+    rows = bind(model, X, protocol, ids=ids)
+    columns, groups = len(protocol.columns), len(protocol.groups)
+    checks = [Check("rows", True, f"it fits {len(rows.ids)} rows: {columns} columns, {groups} groups")]
+    checks += [check_training(model, train, protocol)] if train is not None else []
+    rest = "" if train is not None else f"; not checked: {NOT_FITTED}"
+    return Outcome(tuple(checks), f"verified: the protocol {protocol.digest} fits the model and the rows{rest}")

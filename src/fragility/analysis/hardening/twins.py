@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -38,10 +38,10 @@ from fragility.base.arrays import MEBIBYTE, Booleans, Floats, Integers, is_count
 from fragility.base.canonical import row_digests
 from fragility.base.errors import Advice, EvidenceError, ProtocolError
 from fragility.evidence import blend
-from fragility.evidence.absence import Absence, find_absence
 from fragility.evidence.codec import RawCodec, as_matrix, dense
 from fragility.evidence.modes import NOISE_STEPS, tabulate_catalogue, values_frame
 from fragility.evidence.rows import Rows, native_like, stacked
+from fragility.evidence.states import Absence, find_absence
 from fragility.protocol import Protocol
 from fragility.questions.stress.declaration import outage_events
 from fragility.questions.stress.draws import Words, row_keys, strikes, uniforms
@@ -214,29 +214,22 @@ class TwinMaker:
             same = (lambda stack: stack) if kept else restore
             lent = LentValues.of(protocol, rows, encode) if wrong else None
             return cls(plan, protocol, removed, matrix, baseline, np.isnan(baseline), same, None, lent, absent)
-        if rows.frame is None:
-            raise ProtocolError("the raw evidence space needs a table or dense array, got a sparse matrix")
-        values = {column.name: column.baseline for column in protocol.columns}
-        codec = RawCodec.fit(rows, protocol.fields, values, {}, flags_as_numbers=transformer is None)
-        place = [rows.names.index(column.name) for column in protocol.columns]
-        inverse = np.argsort(place)
-        baseline = codec.baseline[place]
-        nominal = np.array([column.kind == "nominal" for column in protocol.columns])
+        codec = RawCodec.fit(rows, replace(protocol.evidence, listed={}), flags_as_numbers=transformer is None)
 
         def restore_fields(stack: Floats) -> Any:
-            raw = codec.decode(stack[:, inverse])
+            raw = codec.decode(stack)
             return raw if transformer is None else transformer.transform(raw)
 
         return cls(
             plan,
             protocol,
             removed,
-            codec.encode(rows.frame)[:, place],
-            baseline,
-            nominal | np.isnan(baseline),
+            codec.encode(rows.frame),
+            codec.baseline,
+            codec.stepwise,
             restore_fields,
             None if transformer is None else handed,
-            LentValues.of(protocol, rows, lambda table: codec.encode(table)[:, place]) if wrong else None,
+            LentValues.of(protocol, rows, codec.encode) if wrong else None,
             absent,
         )
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
+from fragility.base.arrays import Floats, Integers
 from fragility.base.errors import CertificateError, FragilityError, ProtocolError
-from fragility.blocks.baselines.comparison import COMPARED_ROWS, BaselineComparison
-from fragility.blocks.baselines.making import bind_under, compare_rows, list_baselines
+from fragility.blocks.baselines.comparison import COMPARED_ROWS, BaselineComparison, comparison_table
 from fragility.blocks.block import (
     WHOLE,
     Block,
@@ -24,18 +24,21 @@ from fragility.blocks.block import (
     in_units,
 )
 from fragility.blocks.checks import Difference, find_differences
-from fragility.blocks.choice import ChosenRows
+from fragility.blocks.choice import ChosenRows, name_engine
 from fragility.blocks.claims import Claims, claims_from, whole_column
-from fragility.blocks.requests import name_engine
 from fragility.blocks.tolerances import claim_tolerances
+from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.blackbox import trace_blackbox
-from fragility.engines.choice import never_reads
-from fragility.engines.run import Run
+from fragility.engines.choice import choose_engine, never_reads
+from fragility.engines.engine import Run
+from fragility.engines.oracle import make_oracle
 from fragility.evidence import EvidenceRows
 from fragility.evidence.agreement import OtherBatches, with_ties_settled
 from fragility.models import ClassLabel
 from fragility.pages.wording import join_names, write_count
-from fragility.protocol import Protocol
+from fragility.protocol import Protocol, bind
+
+OneBaseline: TypeAlias = tuple[Integers, Floats]  # (n,) flip budgets and exposures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,3 +161,40 @@ class BaselinesBlock(Block):
             f"exposure_{own}": values.exposures(own) != claims.exposure,
         }
         return [(int(i), name) for name, bad in wrong.items() for i in np.flatnonzero(bad)]
+
+
+# --- computing a finding again under other baselines ---------------------------------------------------------
+
+
+def list_baselines(protocol: Protocol) -> tuple[str, ...]:
+    """Return the declared baseline, and the others that the model admits."""
+    return (protocol.baseline, *protocol.alternatives)
+
+
+def compare_rows(
+    rows: EvidenceRows, protocol: Protocol, own: OneBaseline, engine: str, byte_budget: int
+) -> BaselineComparison:
+    """Compare rows that are bound under the declared baseline; own: their claims under it, made by ``engine``."""
+    others = engine if engine == BLACKBOX else "auto"  # another baseline may be in a space that this engine cannot read
+    claims = [(protocol.baseline, *own)]
+    for name in protocol.alternatives:
+        other = protocol.with_baseline(name)
+        where = f" where the finding is compared under the baseline {name!r}, and only there"
+        claims.append((name, *claims_under(bind_under(rows, protocol, other), other, others, byte_budget, where)[1]))
+    return BaselineComparison(comparison_table(rows.ids, claims), list_baselines(protocol), protocol.depth)
+
+
+def bind_under(rows: EvidenceRows, declared: Protocol, other: Protocol) -> EvidenceRows:
+    """Return raw rows that are bound under one protocol, bound under the same with another baseline."""
+    tried = other.space == declared.space
+    return bind(rows.model, rows.source.native, other, rows.ids, tried=tried)
+
+
+def claims_under(
+    rows: EvidenceRows, protocol: Protocol, engine: str, byte_budget: int, where: str = ""
+) -> tuple[str, OneBaseline]:
+    """Return the engine that was used, and what it found; where: of which baseline a warning speaks."""
+    native = choose_engine(rows, protocol, engine, byte_budget, where)
+    trace = make_oracle(None if native is None else native(rows), rows).trace(protocol, byte_budget)
+    claims = claims_from(trace, rows, protocol)
+    return BLACKBOX if native is None else native.name, (claims.flip_budget, claims.exposure)

@@ -21,7 +21,7 @@ from fragility.blocks.intervals.values import (
     intervals_of_row,
     write_columns,
 )
-from fragility.engines.run import Run
+from fragility.engines.engine import Run
 from fragility.evidence import EvidenceRows
 from fragility.models import ClassLabel
 from fragility.protocol import Protocol

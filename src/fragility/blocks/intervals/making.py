@@ -13,9 +13,8 @@ import numpy as np
 from fragility.base.arrays import DEFAULT_BYTE_BUDGET, Booleans, Integers
 from fragility.base.errors import DataError
 from fragility.base.progress import Report
-from fragility.blocks.choice import ChosenRows
+from fragility.blocks.choice import ChosenRows, Wanted, name_engine, read_wanted
 from fragility.blocks.intervals.values import CONTENT, IntervalsClaims, IntervalsDeclaration, Texts, write_json
-from fragility.blocks.requests import Wanted, name_engine, read_wanted
 from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.choice import SELF_CHECK_ROWS
 from fragility.evidence import EvidenceRows

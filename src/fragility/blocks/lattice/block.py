@@ -22,7 +22,7 @@ from fragility.blocks.lattice.values import (
     lattice_contradictions,
     write_columns,
 )
-from fragility.engines.run import Run
+from fragility.engines.engine import Run
 from fragility.evidence import EvidenceRows
 from fragility.models import ClassLabel
 from fragility.protocol import Protocol

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from fragility.base.arrays import Floats, Integers
-from fragility.evidence.binding import reads_categories
-from fragility.evidence.codec import call_model
 from fragility.evidence.modes import values_frame
-from fragility.evidence.rows import Rows, Scalar, conform_rows, native_like
+from fragility.evidence.rows import Scalar
 from fragility.questions.modes.searching import Search
 
 Change = Mapping[str, Scalar]  # values of fields
@@ -51,13 +48,8 @@ class RawAsker:
             places = [i for i, change in enumerate(changes) if name in change]
             values = values_frame({name: [changes[i][name] for i in places]}, self.frame)[name]
             table[name] = _put(table[name], places, values)
-        rows, source = self.search.rows, self.search.rows.source
-        plain = Rows(table, table, tuple(str(name) for name in table.columns), tuple(range(len(table))))
-        categories = reads_categories(self.model)
-        fitting = conform_rows(plain, self.search.protocol.fields, needs_categories=categories, whole=False)
-        assert fitting.frame is not None
-        native: Any = native_like(fitting.frame, source)
-        return np.asarray(call_model(lambda: rows.model.probabilities(native), fitting))
+        assert self.search.rows.ask_table is not None
+        return self.search.rows.ask_table(table)
 
 
 def _put(column: pd.Series, places: list[int], values: pd.Series) -> pd.Series:

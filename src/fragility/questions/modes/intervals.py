@@ -26,9 +26,9 @@ from fragility.base.arrays import DEFAULT_BYTE_BUDGET
 from fragility.base.errors import DataError, FragilityError, ProtocolError
 from fragility.base.progress import Report, progress_bar
 from fragility.evidence import EvidenceRows
-from fragility.evidence.binding import bind_fitting_rows
 from fragility.evidence.bound import Column, Group
 from fragility.evidence.fields import Field
+from fragility.evidence.form import Form
 from fragility.evidence.origins import Origin, Origins, check_claims, check_moves, known_origins
 from fragility.evidence.rows import conform_rows
 from fragility.protocol import Protocol, bind
@@ -170,7 +170,7 @@ def bind_estimator(rows: EvidenceRows, protocol: Protocol) -> tuple[EvidenceRows
     handed = replace(space, space="transformed", columns=columns, groups=(Group("all", names),))
     source = conform_rows(rows.source, protocol.fields, needs_categories=False, whole=True)
     try:
-        bound = bind_fitting_rows(model, source, handed)
+        bound = Form.of(model, source, handed).first
         check_claims(model, source, handed)
     except FragilityError:  # the estimator is handed something else than numbers, or this is another model
         return as_they_are
