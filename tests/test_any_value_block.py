@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from block_tables import forge_folder, set_cell
 from pipelines import fitted
+from sklearn.linear_model import LogisticRegression
 
 import fragility as fg
 from fragility.audits.integrity import check_integrity
@@ -95,6 +96,25 @@ def test_a_forged_claim_does_not_verify(name, tmp_path):
     folder = certs.save(tmp_path / "audit")
     forge_folder(folder, "any_value", change, rehash=True)
     assert "any_value" in failed(verify(folder, case.model, X))
+
+
+@pytest.mark.parametrize("value", [10.0**9, 0.25, "plenty", None], ids=["beyond", "no whole number", "text", "missing"])
+def test_a_witness_of_values_that_the_field_may_not_take_does_not_verify(value, tmp_path):
+    """The values may well flip the decision, and another witness may be there: what is told is not what may happen."""
+    X, y = fg.load_credit_g()
+    X = X[["duration", "age", "credit_amount"]]
+    model = LogisticRegression(max_iter=2000).fit(X[:700], y[:700])
+    train, X = X[:700], X[700:720]
+    certs = fg.audit(model, X, fg.Protocol.fit(model, train), any_value=True, lattice=False)
+    row, told = next((i, one.any_value.witness) for i, one in enumerate(certs) if one.any_value.budget == 1)
+    (name,) = told.values
+    made = value if value != 0.25 else told.values[name] + value
+    text = json.dumps([{**told.values, name: made}, told.predicted], ensure_ascii=False, separators=(",", ":"))
+    folder = certs.save(tmp_path / "audit")
+    forge_folder(folder, "any_value", lambda t: set_cell(t, "any_value_witness", text, row), rehash=True)
+    result = verify(folder, model, X)
+    assert failed(result) == ["any_value"]
+    assert any("is not in the domain" in str(one) for check in result.checks for one in check.differences)
 
 
 def test_what_contradicts_itself_is_found_without_the_model(tmp_path):

@@ -283,7 +283,8 @@ def search_budgets(
 class AnyValueRecheck(BlockRecheck):
     """The any_value block of rows, asked of the model and searched again.
 
-    1. Each witness is put to the whole pipeline on the raw row: it must flip the decision, to the class named.
+    1. Each witness must have values of the domains, and is put to the whole pipeline on the raw row: it must flip the
+       decision, to the class named.
     2. Random values of what is said not to flip a decision alone, or together, are put to it as well.
     3. All sets are decided again, each by itself, by grids instead of the effects by which an audit finds them.
     """
@@ -336,11 +337,20 @@ class _Asking:
         self.chance = np.random.default_rng(secrets.randbits(128))  # which nobody can foresee
 
     def ask(self, claimed: AnyValueClaims) -> list[Difference]:
-        """Return the witnesses that flip nothing, and the values that flip what is said not to flip."""
+        """Return the witnesses that flip nothing or have other values than their fields may take, and the values that
+        flip what is said not to flip."""
         witnesses = {row: read_witness(text) for row, text in enumerate(claimed.witness) if text is not None}
-        known = {row: own for row, own in witnesses.items() if own is not None}
+        known, disputed = dict[int, tuple[dict[str, Scalar], ClassLabel]](), list[Difference]()
+        for row, own in witnesses.items():
+            if own is None:
+                continue
+            beyond = {name: value for name, value in own[0].items() if not self.values.may_take(row, name, value)}
+            if beyond:
+                where = f"{write_json(beyond)} is not in the domain"
+                disputed.append(Difference(claimed.ids[row], _column("witness"), claimed.witness[row], where))
+            else:
+                known[row] = own
         residual, to = self.asker.measure(list(known), [values for values, _ in known.values()])
-        disputed = []
         for (row, (_, predicted)), left, label in zip(known.items(), residual, to, strict=True):
             told = "holds" if left >= self.tolerance else None
             if told is None and write_json(self.classes[label]) != write_json(predicted):

@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 
 from fragility.base.arrays import DEFAULT_BYTE_BUDGET, Integers
-from fragility.base.errors import ProtocolError
+from fragility.base.canonical import is_missing
+from fragility.base.errors import FragilityError, ProtocolError
 from fragility.base.ids import id_keys
 from fragility.evidence import EvidenceRows
-from fragility.evidence.modes import Range
+from fragility.evidence.modes import Range, values_frame
 from fragility.evidence.rows import Scalar
 from fragility.models.outputs import ClassLabel
 from fragility.protocol import Protocol
@@ -184,6 +185,28 @@ class AnyValues:
             inside = [place for place in self._catalogue_places(name) if scale.low <= place <= scale.high]
             values = {place: scale.value(place) for place in [scale.low, scale.high, *inside]}
         return [*values.values(), *([None] if domain.missing else [])]
+
+    def may_take(self, row: int, name: str, value: Scalar) -> bool:
+        """Return whether a value is in the domain of a free field, or the row's own."""
+        domain = next((own for own in self.domains if own.field == name), None)
+        if domain is None or name not in self.free:
+            return False
+        own = self.search.frame[name].iloc[row]
+        if value is None:
+            return domain.missing or is_missing(own)
+        try:
+            made = values_frame({name: [value]}, self.search.frame)[name]
+        except (ValueError, TypeError, OverflowError, FragilityError):  # a text for a number, or no date
+            return False
+        if not is_missing(own) and bool(made.iloc[0] == own):
+            return True
+        if domain.categories is not None:
+            return (type(value), value) in {(type(one), one) for one in domain.categories}
+        if name not in self.search.ranges:
+            return False
+        scale = self.search.make_axis(self.field(name)).scale
+        place, known, fits = scale.places(made)
+        return bool(known[0] and fits[0]) and scale.low <= int(place[0]) <= scale.high
 
     def field(self, name: str) -> Any:
         """Return a field of the protocol."""
