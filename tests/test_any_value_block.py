@@ -144,7 +144,7 @@ def test_the_measures_and_the_gate_read_it():
     assert fg.Gate((rule,)).check(certs).outcome == "pass"
     with pytest.raises(DataError, match="audit with any_value=True"):
         fg.Gate((rule,)).check(fg.audit(case.model, X, protocol, lattice=False))
-    with pytest.raises(DataError, match="the audit does not say"):
+    with pytest.raises(DataError, match=r"the audit leaves .* open"):
         fg.Gate((rule,)).check(fg.audit(case.model, X, protocol, any_value=2, lattice=False))
     assert "whatever the value: " in next(str(cert) for cert in certs)
 

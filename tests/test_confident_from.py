@@ -51,7 +51,7 @@ def test_a_gate_refuses_audits_that_declare_other_levels(model, certs):
     own, X = model
     other = fg.audit(own, X[600:], fg.Protocol.fit(own, X[:600]))
     gate = fg.Gate((fg.Rule(measure="flips_early", allowance=0.1),))
-    with pytest.raises(DataError, match=r"call other predictions confident, from 0[.]7 and from 0[.]9 on"):
+    with pytest.raises(DataError, match=r"have different thresholds of confidence, 0[.]7 and 0[.]9"):
         gate.check(certs, other)
 
 

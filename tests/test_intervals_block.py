@@ -306,7 +306,7 @@ def test_a_story_names_the_fields_with_the_least_room(certs):
         "training range or listed categories"
     )
     unknown = len(cert.intervals) - len(flipping) - calm
-    assert told[1].endswith(f"; of {unknown} fields nothing is known" if unknown > 1 else "categories")
+    assert told[1].endswith(f"; {unknown} fields have no stable interval" if unknown > 1 else "categories")
     low, high = certs.intervals.low, certs.intervals.high
     assert {type(text) for text in (*low.ravel(), *high.ravel())} == {str, type(None)}
 
@@ -318,7 +318,7 @@ def test_a_missing_field_is_not_said_to_leave_the_decision_as_it_is():
     ]
     assert describe_intervals(kinds) == [
         "2 fields cannot flip it alone within their training range or listed categories; "
-        "1 field did not flip it alone at any value that was tried; of 1 field nothing is known"
+        "1 field did not flip it alone at any value that was tried; 1 field has no stable interval"
     ]
 
 

@@ -296,7 +296,7 @@ def test_a_failure_mode_orders_rows_like_any_score(by_mode, tmp_path, mode, part
     assert (np.diff(listed[~np.isnan(listed)]) <= 0).all()
     assert ReviewPolicy.load(policy.save(tmp_path / "policy.json")) == policy
     assert "for the declared stress (donor(0.3))" in str(policy)
-    lacking = f"{policy.unscored} labelled confident predictions had none and took no part"
+    lacking = f"{policy.unscored} labelled confident predictions had none and did not take part"
     assert (lacking in str(policy)) == partial
 
 

@@ -281,7 +281,7 @@ def test_rows_that_were_not_audited_are_refused(certs, rows, tmp_path) -> None:
         fg.share_by(certs, csr_matrix(rows[list(FIELDS)].to_numpy()), by="x0")
     path = tmp_path / "rows.parquet"
     rows.assign(own=range(ROWS)).to_parquet(path)
-    with pytest.raises(DataError, match=r"the column 'own' holds the ids, which tell every row apart"):
+    with pytest.raises(DataError, match=r"the column 'own' holds the ids, which differ in every row"):
         segment_rows(open_source(path, id_column="own"), read_by("own", ["own"]), [certs])
     with pytest.raises(DataError, match=r"more than 100,000 distinct values"):
         many = pd.DataFrame({"name": [f"n{i}" for i in range(100_001)]})

@@ -208,7 +208,7 @@ def test_columns_of_csv_files_have_the_types_of_training(tmp_path) -> None:
     spoiled.loc[377, "age"] = "old"
     spoiled.to_csv(tmp_path / "rows.csv", index=False)
     with pytest.raises(
-        DataError, match=r"rows\.csv, line 379: column 'age' held numbers in the training data, 'old' is none"
+        DataError, match=r"rows\.csv, line 379: column 'age' was numeric in the training data, but 'old' is not"
     ):
         audit_files(model, tmp_path / "rows.csv", protocol, tmp_path / "b", part_rows=90)
 
@@ -497,7 +497,7 @@ def test_what_cannot_be_read_is_named(case, rows, protocol, tmp_path) -> None:
     for name, data, said in [
         ("rows.parquet", b"PAR1 but not really", r"rows\.parquet could not be read as parquet"),
         ("rows.feather", b"ARROW1 no", r"rows\.feather could not be read as arrow"),
-        ("rows.csv", b"a,b\n1,2\n1,2,3\n", r"rows\.csv, line 3: 3 fields, and the header has 2"),
+        ("rows.csv", b"a,b\n1,2\n1,2,3\n", r"rows\.csv, line 3: 3 fields, but the header has 2"),
         ("rows.csv", b"", r"rows\.csv could not be read as csv: No columns"),
         ("rows.csv", b"age\n", r"rows\.csv holds no rows"),
         ("rows.xlsx", b"", r"unknown kind '\.xlsx'"),
@@ -514,7 +514,7 @@ def test_what_cannot_be_read_is_named(case, rows, protocol, tmp_path) -> None:
             audit_files(case.model, source, protocol, tmp_path / "a")
     rows[:5].to_parquet(tmp_path / "1.parquet")
     rows[:5].drop(columns="age").to_parquet(tmp_path / "2.parquet")
-    with pytest.raises(DataError, match=r"2\.parquet has other columns than the files before it, for example 'age'"):
+    with pytest.raises(DataError, match=r"2\.parquet differ from those of the files before it, for example 'age'"):
         audit_files(case.model, tmp_path / "[12].parquet", protocol, tmp_path / "a")
     assert not (tmp_path / "a").exists()
 

@@ -122,7 +122,7 @@ def test_shares_compare_only_if_they_are_counted_alike(case, searched, unsearche
     (same,) = fg.Gate((rule,), min_confidence=0.8).check(searched, unsearched).verdicts
     assert same.counted == "path" and same.value == same.earlier
     sets = fg.Gate((fg.Rule(measure="flips_early", at_most=1.0, counted="sets"),), min_confidence=0.8)
-    with pytest.raises(fg.DataError, match=r"over all sets of groups, but not every confident row .* lattice=True"):
+    with pytest.raises(fg.DataError, match=r"over all sets of groups, but some confident rows .* lattice=True"):
         sets.check(unsearched)
     derived = fg.Gate.derive(searched, min_confidence=0.8)
     assert {rule.counted for rule in derived.rules if rule.measure == "flips_early"} <= {"sets"}

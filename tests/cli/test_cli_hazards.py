@@ -139,7 +139,7 @@ def test_a_cut_line_is_not_read_as_missing_values(made, tmp_path):
         stress_words(made, tmp_path / "cut.csv"),
     ):
         said = refuse(*words)
-        assert f"line 11: 3 fields, and the header has {fields}; a line may be cut off" in said, said
+        assert f"line 11: 3 fields, but the header has {fields}; the line may be truncated" in said, said
     assert not (tmp_path / "audit").exists()
 
 
@@ -157,7 +157,7 @@ def test_a_cut_gzip_file_and_a_nul_byte_are_told(made, tmp_path):
     whole = gzip.compress((made / "test.csv").read_bytes())
     (tmp_path / "cut.csv.gz").write_bytes(whole[: len(whole) // 2])
     (tmp_path / "nul.csv").write_bytes(b"a,b\n1,2\n3,\x004\n")
-    for name, told in (("cut.csv.gz", "is not a whole gzip file"), ("nul.csv", "line 3: a NUL byte")):
+    for name, told in (("cut.csv.gz", "is not a complete gzip file"), ("nul.csv", "line 3: a NUL byte")):
         assert told in refuse(*audit_words(made, tmp_path / name), "--out", tmp_path / "audit")
         assert told in refuse(*stress_words(made, tmp_path / name))
 

@@ -93,7 +93,7 @@ def test_what_cannot_be_checked_is_said(folder, tmp_path):
     assert "two files of the same kind" in refuse("gate", audit, *rules, *twice)
     assert "must end in .toml" in refuse("gate", "init", audit, "--out", tmp_path / "gate.json")
     said = refuse("gate", audit, *rules, "--against", audit)
-    assert "an earlier audit was given, and no rule compares with one" in said and "leave out --against" in said
+    assert "an earlier audit was given, but no rule compares with it" in said and "leave out --against" in said
     assert "--id has no effect without --data or --labels" in refuse("gate", audit, *rules, "--id", "x1")
 
 

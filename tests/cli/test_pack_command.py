@@ -44,7 +44,7 @@ def test_a_small_pack_is_checked_with_the_audit(made, tmp_path):
 
 def test_what_cannot_be_done_is_said_in_a_sentence(words, made, tmp_path):
     audit, out = made / "audit", ["--out", tmp_path / "pack"]
-    assert "exists and is no pack of fragility's" in refuse("pack", audit, "--out", audit)
+    assert "exists and is not a pack" in refuse("pack", audit, "--out", audit)
     assert "--target has no effect without --labels" in refuse("pack", audit, *out, "--target", "risk")
     assert "add --rules" in refuse("pack", audit, *out, "--against", audit)
     assert "--key signs the audit anew, so --public-key" in refuse(*words, *out, "--public-key", made / "key.pub")

@@ -34,7 +34,7 @@ NINE = [
     "logistic", "random_forest", "extra_trees", "xgboost", "lightgbm", "catboost", "hist_gradient_boosting", "mlp",
     "naive_bayes",
 ]  # fmt: skip
-NEVER_MISSING = ".* had no missing value in training: the model has never seen one there"
+NEVER_MISSING = ".* had no missing value in training, so the model has never seen one there"
 
 
 @functools.cache

@@ -101,7 +101,7 @@ def test_segments_have_verdicts_of_their_own(audits):
     assert sum(verdict.rows for verdict in by_age) == sum(verdict.rows for verdict in by_class)
     paired = gate_of({"measure": "flips_early", "allowance": 0.1, "by": "age:3,5"}).check(worse, good, rows=X).verdicts
     assert [verdict.earlier for verdict in paired] == pytest.approx([verdict.value for verdict in by_age])
-    with pytest.raises(fg.DataError, match="cuts the audited rows by a column of theirs; give the rows with rows"):
+    with pytest.raises(fg.DataError, match="groups the audited rows by one of their columns; give the rows with rows"):
         gate_of({**rule, "by": "age"}).check(good)
 
 

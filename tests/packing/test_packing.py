@@ -73,7 +73,7 @@ def test_a_pack_holds(made, which):
         *("sources", "figures", "pages", "signature"),
     ]  # fmt: skip
     assert outcome.verdict == (
-        "the pack holds: its figures and pages follow from its sources; these sources are believed as they are: the "
+        "the pack is valid: its figures and pages follow from its sources; these sources are taken on trust: the "
         "certificates, the earlier audit, the true classes, the labels of held-out stress, the reliability analysis "
         "and the comparisons of models; fragility verify recomputes certificates, from the model and the rows"
     )
@@ -85,10 +85,10 @@ def test_a_check_says_of_each_source_what_was_checked(made, copy):
     replace(found, p_flip=p_flip, low=p_flip, high=p_flip).save(copy / "reliability.json")
     rewrite(copy)
     detail = next(check.detail for check in fg.verify_pack(copy).checks if check.name == "sources")
-    assert detail.startswith("only this was checked of them: the certificates: their digests, and that they agree with")
+    assert detail.startswith("checked only this: the certificates: their digests, and that they agree with")
     assert "the labels of held-out stress: nothing; the reliability analysis: that it is of the audited rows" in detail
     alone = fg.verify_pack(fg.pack(made.home / "audit", copy.parent / "alone"))
-    assert "these sources are believed as they are: the certificates; fragility verify" in alone.verdict
+    assert "these sources are taken on trust: the certificates; fragility verify" in alone.verdict
 
 
 def test_examples_of_comparisons_are_packed_without_values(made, tmp_path):
@@ -114,7 +114,7 @@ def test_no_figure_is_computed_before_the_list_of_figures_is_right(copy, monkeyp
 
     listed = len(json.loads((copy / "pack.json").read_text())["figures"])
     rewrite(copy, flood)
-    assert failed(copy) == "figures: pack.json lists other figures than this pack has: further 0"
+    assert failed(copy) == "figures: the figures in pack.json are not those of this pack: further 0"
     assert 0 < len(asked) <= 2 * listed  # and not 500 more
     rewrite(copy, lambda document: document["figures"].extend(document["figures"] * 3), fragility="99.0")
     assert failed(copy).startswith("figures: pack.json lists ")
@@ -176,12 +176,12 @@ def failed(folder, **options):
 def test_a_changed_removed_or_added_file_is_refused(copy):
     page = (copy / "index.html").read_text()
     (copy / "index.html").write_text(page.replace("predictions audited", "predictions audited well"))
-    assert failed(copy) == "files: index.html was changed: pack.json states another digest"
+    assert failed(copy) == "files: index.html was changed: its digest differs from that in pack.json"
     (copy / "index.html").unlink()
-    assert failed(copy) == "files: index.html is listed in pack.json and missing here"
+    assert failed(copy) == "files: index.html is listed in pack.json but missing"
     (copy / "index.html").write_text(page)
     (copy / "notes.txt").write_text("all is well")
-    assert failed(copy) == "files: notes.txt is no file of this pack: pack.json does not list it"
+    assert failed(copy) == "files: notes.txt does not belong to this pack: pack.json does not list it"
     (copy / "notes.txt").unlink()
     assert fg.verify_pack(copy)
 
@@ -191,7 +191,7 @@ def test_a_forged_figure_is_refused(copy):
         next(figure for figure in document["figures"] if figure["name"] == "flips_early")["value"] = (0.01).hex()
 
     rewrite(copy, forge)
-    assert failed(copy).startswith("figures: flips_early is stated as 0x1.47ae147ae147bp-7, its source gives 0x")
+    assert failed(copy).startswith("figures: flips_early is stated as 0x1.47ae147ae147bp-7, but its source gives 0x")
 
 
 @pytest.mark.parametrize("version", [None, "99.0"])
@@ -201,7 +201,7 @@ def test_a_figure_shown_otherwise_is_refused_whatever_version_is_claimed(copy, v
         document["fragility"] = version or document["fragility"]
 
     rewrite(copy, forge)
-    assert failed(copy).startswith("figures: confident is shown as '7', it is ")
+    assert failed(copy).startswith("figures: confident is shown as '7' instead of ")
 
 
 def test_a_softer_source_is_refused(copy):
@@ -211,7 +211,7 @@ def test_a_softer_source_is_refused(copy):
         figure["value"] = next(figure["value"] for figure in document["figures"] if figure["name"] == "exposed")
 
     rewrite(copy, forge)
-    assert failed(copy) == "pages: pack.json is not what follows from the sources of this pack"
+    assert failed(copy) == "pages: pack.json differs from what the sources of this pack give"
 
 
 @pytest.mark.parametrize("name", ["index.html", "report.html", "gate/verdicts.json", "model-card.md", "protocol.json"])
@@ -219,7 +219,7 @@ def test_a_page_that_does_not_follow_is_refused(copy, name):
     path = copy / name
     path.write_text(path.read_text() + " ")
     rewrite(copy)
-    assert failed(copy) == f"pages: {name} is not what follows from the sources of this pack"
+    assert failed(copy) == f"pages: {name} differs from what the sources of this pack give"
 
 
 def test_every_pack_has_the_verifier_in_one_file_and_another_one_is_refused(made, copy, monkeypatch):
@@ -244,7 +244,7 @@ def test_forged_verdicts_are_refused_whatever_version_is_claimed(copy):
         next(figure for figure in document["figures"] if figure["name"] == "gate")["value"] = "pass"
 
     rewrite(copy, forge, fragility="99.0")
-    assert failed(copy) == "figures: gate is stated as pass, its source gives fail"
+    assert failed(copy) == "figures: gate is stated as pass, but its source gives fail"
 
 
 def test_pages_of_another_version_hold_only_if_they_are_signed(made, copy):
@@ -283,26 +283,26 @@ def test_another_key_or_another_pack_is_refused(made, copy, tmp_path):
     another = fg.pack(made.home / "audit", tmp_path / "another", **{**made.given, "title": "Another"})
     shutil.copyfile(another / "signature.dsse.json", copy / "signature.dsse.json")
     for options in ({"public_key": made.public}, {}):
-        assert failed(copy, **options) == "signature: another pack was signed than the one here"
+        assert failed(copy, **options) == "signature: the signature is of another pack"
     (copy / "signature.dsse.json").unlink()
-    assert failed(copy) == "signature: this pack is not signed; it was, by the key in keys/pack.pub"
+    assert failed(copy) == "signature: this pack is not signed, although it contains the signer's key keys/pack.pub"
 
 
 def test_the_key_in_a_pack_shows_only_that_they_agree(made, tmp_path):
     (signature,) = [check for check in fg.verify_pack(made.pack).checks if check.name == "signature"]
-    assert signature.passed and signature.detail.endswith("whose it is, a public key from elsewhere tells")
+    assert signature.passed and signature.detail.endswith("give a public key that you trust to check whose")
     plain = fg.pack(made.home / "audit", tmp_path / "plain")
     shutil.copyfile(made.pack / "signature.dsse.json", plain / "signature.dsse.json")
-    assert failed(plain) == "signature: signature.dsse.json is there without keys/pack.pub, as no pack is written"
+    assert failed(plain) == "signature: signature.dsse.json is present, but keys/pack.pub is missing"
 
 
 def test_a_file_that_belongs_to_no_source_is_refused_even_if_listed(copy):
     (copy / "setup.exe").write_text("run me")
     rewrite(copy)
-    assert failed(copy) == "sources: setup.exe is neither a source of a pack nor follows from one"
+    assert failed(copy) == "sources: setup.exe is neither a source of the pack nor derived from one"
     (copy / "setup.exe").unlink()
     (copy / "attachments").mkdir()
-    with pytest.raises(CertificateError, match="holds an empty folder, which no pack does; remove"):
+    with pytest.raises(CertificateError, match="contains an empty folder, which a pack never does; remove"):
         fg.verify_pack(copy)
 
 
@@ -347,8 +347,8 @@ def test_sources_that_do_not_belong_are_refused(made, copy):
         (lambda d: d.update(format="fragility-pack/9"), "has format 'fragility-pack/9', this version reads"),
         (lambda d: d["settings"].update(certificates="yes"), "certificates of a pack must be true or false, got 'yes'"),
         (lambda d: d["settings"].update(min_confidence="high"), "the settings of the pack are damaged"),
-        (lambda d: d["settings"].pop("title"), "the settings of a pack are exactly author, certificates, date"),
-        (lambda d: d["figures"][0].update(source={"file": "../x", "pointer": "/a"}), "no file of a pack is called"),
+        (lambda d: d["settings"].pop("title"), "the settings of a pack must be exactly author, certificates, date"),
+        (lambda d: d["figures"][0].update(source={"file": "../x", "pointer": "/a"}), "not a file name of a pack"),
         (lambda d: d["figures"][0].update(source={"file": "protocol.json", "pointer": "/a"}), "is malformed: KeyError"),
         (lambda d: d.update(figures=7), "is malformed: TypeError"),
     ],
@@ -391,7 +391,7 @@ def test_a_pack_without_certificates_needs_the_audit(made, tmp_path):
         fg.verify_pack(pack)
     assert fg.verify_pack(pack, audit=made.home / "audit", public_key=made.public)
     small_audit(30).save(tmp_path / "another")
-    assert failed(pack, audit=tmp_path / "another").endswith("another is another audit than the one of this pack")
+    assert failed(pack, audit=tmp_path / "another").endswith("another is not the audit of this pack")
     with pytest.raises(fg.VerificationError, match="the certificates are in this pack; leave out audit"):
         fg.verify_pack(made.pack, audit=made.home / "audit")
 
@@ -422,12 +422,12 @@ def test_what_does_not_belong_to_the_audit_is_refused(made, tmp_path):
         "min_confidence must lie between 0 and 1": {"min_confidence": 2.0},
         "min_confidence must lie between 0 and 1, got 'high'": {"min_confidence": "high"},
         "title of a pack must be text, got 7": {"title": 7},
-        "author of a pack holds a lone surrogate": {"author": "a\ud800"},
+        "author of a pack contains a lone surrogate": {"author": "a\ud800"},
         "stress must be what label_brittle returns, or its table, got dict": {"stress": {}},
         "parity must be what check_parity returns, got str": {"parity": "deployed.json"},
     }
     (tmp_path / "by.toml").write_text('[[rule]]\nmeasure = "flips_early"\nat_most = 0.5\nby = "x1:q2"\n')
-    wrong["a rule cuts by 'x1:q2', a column of the audited rows, which a pack does not hold"] = {
+    wrong["a rule groups by 'x1:q2', a column of the audited rows, which a pack does not contain"] = {
         "rules": tmp_path / "by.toml"
     }
     for message, given in wrong.items():
@@ -461,8 +461,8 @@ def test_only_a_pack_is_replaced(made, tmp_path):
     (tmp_path / "link.zip").symlink_to(tmp_path / "mine.zip")
     (tmp_path / "folder.zip").mkdir()
     refusals = {
-        "mine": "mine exists and is no pack of fragility's; choose another name",
-        "mine.zip": "mine.zip exists and is no pack of fragility's; choose another name",
+        "mine": "mine exists and is not a pack; choose another name",
+        "mine.zip": "mine.zip exists and is not a pack; choose another name",
         "link.zip": "link.zip is a symbolic link, which is never overwritten",
         "folder.zip": "folder.zip is a folder; choose another name",
         "absent/pack": "pack lies in a folder that does not exist; make",
@@ -473,11 +473,13 @@ def test_only_a_pack_is_replaced(made, tmp_path):
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "years of work"
     first = fg.pack(audit, tmp_path / "pack", title="First")
     assert fg.pack(audit, first, title="Second") == first and "Second" in (first / "index.html").read_text()
-    with pytest.raises(fg.DataError, match="lies in the folder of the audit, which stays as it is; choose another"):
+    with pytest.raises(
+        fg.DataError, match="lies in the folder of the audit, which pack does not change; choose another"
+    ):
         fg.pack(audit, audit / "pack")
     (first / "notes.txt").write_text("mine")
     with pytest.raises(
-        fg.DataError, match=r"holds 'notes.txt', which is no file of the pack there; choose another name"
+        fg.DataError, match=r"contains 'notes.txt', which does not belong to the pack there; choose another name"
     ):
         fg.pack(audit, first)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder.zip", "link.zip", "mine", "mine.zip", "pack"]
@@ -494,7 +496,7 @@ def test_the_index_says_what_was_shown_and_what_was_not(made, tmp_path):
         "Whether predictions are right: no true classes were given.",
         "Whether the result is acceptable: no rules were declared.",
         "Whether the deployed model is the audited one: no artefact was compared.",
-        "Who stands behind the audit: it is not signed.",
+        "Who vouches for the audit: it is not signed.",
     ):
         assert sentence in plain and sentence not in whole
     for page in (plain, whole):
@@ -583,10 +585,10 @@ def test_rules_that_were_derived_from_the_audit_give_no_verdict(made, tmp_path):
     path = derived.save(tmp_path / "own.toml")
     assert fg.Gate.load(path) == derived and derived.derived_from == (made.certs.manifest.root_digest,)
     found = derived.check(made.certs)
-    assert found.from_itself and "derived from this very audit" in found.to_text()
+    assert found.from_itself and "derived from this audit" in found.to_text()
     pack = fg.pack(made.home / "audit", tmp_path / "pack", rules=path)
     page = (pack / "index.html").read_text(encoding="utf-8")
-    assert "No verdict: the rules were derived from this very audit" in page
+    assert "No verdict: the rules were derived from this audit" in page
     assert "Judged by declared rules" not in page
     assert "gate" not in {figure["name"] for figure in json.loads((pack / "pack.json").read_text())["figures"]}
     assert fg.verify_pack(pack)

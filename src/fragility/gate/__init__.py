@@ -1,7 +1,7 @@
-"""Gate: does a new audit rest on no less evidence than declared, or than an earlier audit? Rules and verdicts.
+"""Gate: rules that a new audit must keep to, alone or compared with an earlier audit, and their verdicts.
 
-rules      what an audit must show, the TOML file that declares it, and what a measure depends on
-estimates  what the rows show of a measure, segment by segment, and how far the truth may lie from it
+rules      rules, the TOML file that declares them, and the settings that scale each measure
+estimates  estimates of a measure per segment, with confidence bounds
 checking   `Gate`
 verdicts   verdicts, as a page and as JUnit XML
 """

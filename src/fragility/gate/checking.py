@@ -75,10 +75,10 @@ class Gate(BriefRepr):
     min_confidence : float, optional
         Where a prediction counts as confident; by default as the protocol of the audit declares.
     written_for : mapping of str to str
-        Entries of the protocol that the limits depend on, as the audits have them that the rules were written for; an
-        audit with other entries is refused. Empty: nothing is known, and nothing refused.
+        Entries of the protocol that the limits depend on, with their values in the audits that the rules were written
+        for; an audit with other values is refused. If empty, nothing is refused.
     derived_from : tuple of str
-        Root digests of the audits that the limits were derived from; the verdicts on such an audit say so.
+        Root digests of the audits that the limits were derived from; verdicts on one of these audits say so.
 
     See Also
     --------
@@ -166,7 +166,7 @@ class Gate(BriefRepr):
         confidence: float = 0.95,
         min_confidence: float | None = None,
     ) -> Gate:
-        """Return rules that a good audit keeps to, for later audits to be checked by.
+        """Derive rules from a good audit, to check later audits with.
 
         Parameters
         ----------
@@ -174,9 +174,9 @@ class Gate(BriefRepr):
             The audit; or the audits of several good models that differ only by being trained again, at least three.
             Limits then also cover how far one more such model may differ.
         allowance : float, optional
-            Compare later audits with earlier ones and let them be this much worse. By default each rule has a fixed
-            limit: the upper bound of what this audit shows, rounded up to a whole percent, so that the audit itself
-            passes. A rule without a limit below 100% is left out.
+            Compare later audits with earlier ones and allow them to be this much worse. By default each rule has a
+            fixed limit: the upper bound of this audit's value, rounded up to a whole percent, so that the audit itself
+            passes. Rules whose limit would be 100% are left out.
         confidence : float, default=0.95
             The level of the gate.
         min_confidence : float, optional
@@ -185,39 +185,39 @@ class Gate(BriefRepr):
         Returns
         -------
         Gate
-            Rules about predictions that flip early, overall and per predicted class, about exposure, and about what
-            else the audit holds: failure modes, and decisions lost at declared rates.
+            Rules about predictions that flip early, overall and per predicted class, about exposure and, if the audit
+            has them, about failure modes and decisions lost at declared rates.
         """
-        given = [AuditEvidence(one) for one in _open_retrained(audit)]
-        if len(given) == 2:
+        audits = [AuditEvidence(opened) for opened in _open_retrained(audit)]
+        if len(audits) == 2:
             raise DataError("rules are derived from one audit, or from those of at least three retrained models; got 2")
-        min_confidence = given[0].audit.confident_from(min_confidence)
+        min_confidence = audits[0].audit.confident_from(min_confidence)
         planned = []
-        for one in _list_derived(given[0].audit):
-            rule = Rule(**one, at_most=1.0)
-            counted = choose_counting(rule, given, min_confidence)
-            estimators = [prepare_estimator(rule, evidence, min_confidence, counted) for evidence in given]
-            declared = one if counted is None else {**one, "counted": counted}
-            planned.append((declared, estimators, cut_into_segments(rule.by, given)))
-        # At the level of the gate itself, so that the audit passes what is derived from it.
+        for declaration in _list_derived(audits[0].audit):
+            rule = Rule(**declaration, at_most=1.0)
+            counted = choose_counting(rule, audits, min_confidence)
+            estimators = [prepare_estimator(rule, evidence, min_confidence, counted) for evidence in audits]
+            declaration |= {} if counted is None else {"counted": counted}
+            planned.append((declaration, estimators, cut_into_segments(rule.by, audits)))
+        # The level of the gate itself, so that the audit passes the rules derived from it.
         level = 1.0 - (1.0 - confidence) / sum(len(segments[0].names) for *_, segments in planned)
         rules = []
-        for one, estimators, segments in planned:
-            shown = [
+        for declaration, estimators, segments in planned:
+            estimates = [
                 RetrainedEstimates(
                     tuple(e(segment.rows(name), level) for e, segment in zip(estimators, segments, strict=True))
                 )
                 for name in segments[0].names
             ]
             if allowance is not None:
-                rules.append(Rule(**one, allowance=allowance))
+                rules.append(Rule(**declaration, allowance=allowance))
                 continue
-            limit = math.ceil(100.0 * max(evidence.bound_next(level) for evidence in shown)) / 100.0
-            rules += [Rule(**one, at_most=limit)] if limit < 1.0 else []  # no audit could fail the others
+            limit = math.ceil(100.0 * max(estimate.bound_next(level) for estimate in estimates)) / 100.0
+            rules += [Rule(**declaration, at_most=limit)] if limit < 1.0 else []  # no audit can fail a limit of 100%
         if not rules:
-            raise DataError(*_say_underivable(given, min_confidence))
-        roots = tuple(evidence.audit.manifest.root_digest for evidence in given)
-        return cls(tuple(rules), confidence, min_confidence, read_scales(rules, given[0].audit), roots)
+            raise DataError(*_say_underivable(audits, min_confidence))
+        roots = tuple(evidence.audit.manifest.root_digest for evidence in audits)
+        return cls(tuple(rules), confidence, min_confidence, read_scales(rules, audits[0].audit), roots)
 
     def check(
         self,
@@ -258,26 +258,27 @@ class Gate(BriefRepr):
         Raises
         ------
         DataError
-            A rule needs what was not given, the audits ask different questions, or two are of one model.
+            A rule needs an argument that is missing, the audits were made under different protocols, or two are of
+            one model.
         """
         opened = _open_retrained(audit)
         earlier_audits = [] if against is None else _open_retrained(against)
         least = self._confident_from([*opened, *earlier_audits])
         new, old = _gather(opened, rows, labels, stress, least), []
         if against is not None:
-            own_labels = labels if labels_against is None else labels_against
-            old = _gather(earlier_audits, rows, own_labels, stress_against, least)
+            earlier_labels = labels if labels_against is None else labels_against
+            old = _gather(earlier_audits, rows, earlier_labels, stress_against, least)
         if old and all(rule.allowance is None for rule in self.rules):
             raise DataError(
-                "an earlier audit was given, and no rule compares with one; declare a rule with an allowance, or leave "
+                "an earlier audit was given, but no rule compares with it; declare a rule with an allowance, or leave "
                 "out ",
                 Advice("against", "--against"),
             )
         planned = []
         for rule in self.rules:
             audits = new
-            for one in new:
-                check_written_for(rule, one.audit, self.written_for)
+            for evidence in new:
+                check_written_for(rule, evidence.audit, self.written_for)
             if rule.allowance is not None:
                 if not old:
                     raise DataError(
@@ -286,11 +287,11 @@ class Gate(BriefRepr):
                     )
                 _check_comparable(new[0].audit, old[0].audit)
                 audits = [*new, *old]
-            for one in audits[1:]:
-                check_scales(rule, audits[0].audit, one.audit)
-                _check_same_stress(rule, audits[0], one)
+            for evidence in audits[1:]:
+                check_scales(rule, audits[0].audit, evidence.audit)
+                _check_same_stress(rule, audits[0], evidence)
             counted = choose_counting(rule, audits, least)
-            estimators = [prepare_estimator(rule, one, least, counted) for one in audits]
+            estimators = [prepare_estimator(rule, evidence, least, counted) for evidence in audits]
             planned.append((rule, counted, estimators, cut_into_segments(rule.by, audits)))
         comparisons = sum(len(segments[0].names) for *_, segments in planned)
         level = 1.0 - (1.0 - self.confidence) / comparisons
@@ -302,61 +303,61 @@ class Gate(BriefRepr):
                 ]
                 ours, theirs = (RetrainedEstimates(tuple(s)) for s in (estimates[: len(new)], estimates[len(new) :]))
                 verdicts.append(_judge(rule, name, counted, ours, theirs, level))
-        models, earlier = (tuple(_name(one.audit) for one in side) for side in (new, old))
-        stability = tuple(name_stability(one.audit.baselines) for one in new)
-        from_itself = any(one.audit.manifest.root_digest in self.derived_from for one in new)
+        models, earlier = (tuple(_name(evidence.audit) for evidence in side) for side in (new, old))
+        stability = tuple(name_stability(evidence.audit.baselines) for evidence in new)
+        from_itself = any(evidence.audit.manifest.root_digest in self.derived_from for evidence in new)
         return GateResult(tuple(verdicts), self.confidence, models, earlier, stability, from_itself)
 
     def _confident_from(self, audits: Sequence[Audit]) -> float:
-        """Return where confident begins: as the gate declares, else as all audits do."""
+        """Return the threshold of confidence: the gate's, or else the one that all audits declare."""
         if self.min_confidence is not None:
             return self.min_confidence
-        declared = [one.protocol.min_confidence for one in audits]
+        declared = [audit.protocol.min_confidence for audit in audits]
         other = next((level for level in declared if level != declared[0]), None)
         if other is not None:
             raise DataError(
-                f"the audits call other predictions confident, from {declared[0]:g} and from {other:g} on; declare "
+                f"the audits have different thresholds of confidence, {declared[0]:g} and {other:g}; declare "
                 "min_confidence in the rules, or audit under one protocol"
             )
         return declared[0]
 
 
 def _gather(audits: Sequence[Audit], rows: Any, labels: Any, stress: Any, least: float) -> list[AuditEvidence]:
-    """Return the audits of one side, each with what else is known of its rows."""
+    """Return the audits of one side, each with its rows, labels and stress."""
     listed = [stress] * len(audits) if stress is None else _list(stress, BrittleLabels | pa.Table)
     if len(listed) != len(audits):
         raise DataError(
             f"held-out labels are of one model, so each audit needs its own; got {len(listed)} for {len(audits)} audits"
         )
-    labelled = [None if one is None else LabelledRows.of(one, least) for one in listed]
-    return [AuditEvidence(one, rows, labels, labels_of) for one, labels_of in zip(audits, labelled, strict=True)]
+    tables = [None if item is None else LabelledRows.of(item, least) for item in listed]
+    return [AuditEvidence(audit, rows, labels, table) for audit, table in zip(audits, tables, strict=True)]
 
 
-def _list(given: Any, kind: Any) -> list[Any]:
-    return [given] if isinstance(given, kind) else list(given)
+def _list(values: Any, kind: Any) -> list[Any]:
+    return [values] if isinstance(values, kind) else list(values)
 
 
-def _open_retrained(given: AnyAudit | Sequence[AnyAudit]) -> list[Audit]:
+def _open_retrained(audits: AnyAudit | Sequence[AnyAudit]) -> list[Audit]:
     """Return one audit, or those of several models that differ only by being trained again."""
-    listed = _list(given, Audit | str | os.PathLike)
+    listed = _list(audits, Audit | str | os.PathLike)
     if not listed:
         raise DataError("an audit was expected, or a sequence of audits; the sequence is empty")
-    opened = [one if isinstance(one, Audit) else open_audit(one) for one in listed]
-    seen: dict[str, int] = {}
-    for place, one in enumerate(opened, start=1):
-        _check_comparable(one, opened[0])
-        first = seen.setdefault(one.manifest.model.fingerprint, place)
+    opened = [audit if isinstance(audit, Audit) else open_audit(audit) for audit in listed]
+    places: dict[str, int] = {}
+    for place, audit in enumerate(opened, start=1):
+        _check_comparable(audit, opened[0])
+        first = places.setdefault(audit.manifest.model.fingerprint, place)
         if first != place:
             raise DataError(
-                f"several audits are of models that were trained again, but number {first} and number {place} are of "
-                f"one model, {_name(one)}; give it once"
+                f"several audits must be of models that were trained again, but number {first} and number {place} are "
+                f"of one model, {_name(audit)}; give it once"
             )
     return opened
 
 
-def _say_underivable(given: Sequence[AuditEvidence], min_confidence: float) -> tuple[str | Advice, ...]:
-    """Return why no rule follows from audits: what they show bounds no share below 100%."""
-    confident = min(int(read_whole(one.audit, (), min_confidence).confident.sum()) for one in given)
+def _say_underivable(audits: Sequence[AuditEvidence], min_confidence: float) -> tuple[str | Advice, ...]:
+    """Return why no rule can be derived: the audits have too few rows to bound a share below 100%."""
+    confident = min(int(read_whole(evidence.audit, (), min_confidence).confident.sum()) for evidence in audits)
     noun = "prediction is" if confident == 1 else "predictions are"
     return (
         f"no rule can be derived: {confident} {noun} at least {min_confidence:.0%} confident, too few to bound a share "
@@ -368,7 +369,7 @@ def _say_underivable(given: Sequence[AuditEvidence], min_confidence: float) -> t
 
 
 def _list_derived(audit: Audit) -> list[dict[str, Any]]:
-    """Return the measures of rules derived from an audit: all that its certificates support."""
+    """Return the rules to derive from an audit, without limits: one for each measure that its certificates support."""
     groups = min(EARLY, audit.protocol.depth)
     derived: list[dict[str, Any]] = [
         {"measure": "flips_early", "groups": groups},
@@ -388,23 +389,25 @@ def _name(audit: Audit) -> str:
 
 
 def _check_comparable(new: Audit, old: Audit) -> None:
-    """Refuse two audits whose difference would not be the model's."""
-    deciding = [one for one in differences_between(old.protocol, new.protocol) if one.decides_flips]
+    """Refuse two audits whose protocols define a flip differently."""
+    deciding = [
+        difference for difference in differences_between(old.protocol, new.protocol) if difference.decides_flips
+    ]
     if deciding:
         raise DataError(
-            f"the two audits were made under protocols that differ in {list_differences(deciding)}, so a difference "
-            "between them is not the model's; audit both under one protocol"
+            f"the two audits were made under protocols that differ in {list_differences(deciding)}, so their "
+            "difference is not due to the models alone; audit both under one protocol"
         )
 
 
-def _check_same_stress(rule: Rule, one: AuditEvidence, other: AuditEvidence) -> None:
-    """Refuse two audits whose held-out labels were made by different stress."""
-    if rule.measure != "brittle" or one.stress is None or other.stress is None:
+def _check_same_stress(rule: Rule, new: AuditEvidence, old: AuditEvidence) -> None:
+    """Refuse two audits whose held-out labels were made with different stress."""
+    if rule.measure != "brittle" or new.stress is None or old.stress is None:
         return
-    if one.stress.stress != other.stress.stress:
+    if new.stress.stress != old.stress.stress:
         raise DataError(
-            f"the rule about {rule.title!r} depends on the held-out stress, which the labels of the two audits declare "
-            "differently; label both with the same settings"
+            f"the rule about {rule.title!r} depends on the held-out stress, which differs between the labels of the "
+            "two audits; label both with the same settings"
         )
 
 

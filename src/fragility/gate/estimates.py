@@ -1,7 +1,7 @@
-"""Estimates: what the rows of an audit show of a share, a mean or an AUROC, and how far the truth may lie from it.
+"""Estimates of a share, a mean or an AUROC from the rows of an audit, with confidence bounds.
 
-Each estimate has two one-sided bounds at a declared level, and the influence of each row: what the row contributes to
-its error, so that the squares add up to the variance.
+Each estimate has two one-sided bounds at a declared level, and the influence of each row: its contribution to the
+error, so that the sum of squares is the variance.
 
     share of n rows     Clopper-Pearson bounds                              influence (v - p) / n
     mean of values in   mean -+ sqrt(2 V L / n) -+ 7 L / (3 (n - 1))        influence (v - mean) / n
@@ -13,21 +13,21 @@ The difference d of a new estimate and an old one has the bounds (Zou and Donner
     lower = d - sqrt((new - l_new)^2 + (u_old - old)^2 - 2 r (new - l_new) (u_old - old))
     upper = d + sqrt((u_new - new)^2 + (old - l_old)^2 - 2 r (u_new - new) (old - l_old))
 
-where r is the correlation of the two, from the influences of the rows that both audits cover; 0 if they share none. It
-follows from the rows whether a comparison is paired: rows that are matched by accident have unrelated influences.
+where r is the correlation of the two, from the influences of the rows that both audits cover; 0 if they share none. No
+flag says whether a comparison is paired: rows that are matched by accident have uncorrelated influences.
 
-The rows of an audit do not say how far models differ that are trained again. Several audits do. Let m_1, m_2, ... be
-the numbers of audits on each side of a comparison, and s the standard deviation of their values around the mean of
-their side, with f = sum (m_i - 1) degrees of freedom. Training then adds to the bounds of the means
+One audit cannot show how far models differ that are trained again; several audits can. Let m_1, m_2, ... be the numbers
+of audits on each side of a comparison, and s the standard deviation of their values around the mean of their side, with
+f = sum (m_i - 1) degrees of freedom. Training then adds to the bounds of the means
 
     reach = t_f s sqrt(1 / m_1 + 1 / m_2 + ...)      with Student's t at the level asked for
 
-as a root of squares, since it is independent of which rows were drawn. With one audit on each side nothing is added:
-the comparison is then about these two models, not about the way they were trained. One more model, trained in the same
-way as m audited ones, is a side of its own: mean + t s sqrt(1 + 1 / m).
+in quadrature, since it is independent of which rows were drawn. With one audit on each side nothing is added: the
+comparison is then about these two models, not about the way they were trained. The value of one more model, trained in
+the same way as m audited ones, is bounded by mean + t s sqrt(1 + 1 / m).
 
-What the rows leave open of a mean of audits: the mean of the audits' distances from value to bound, times the spread
-of the mean of their influences over the mean of their spreads. It shrinks as far as the audits err on different rows.
+The sampling error of a mean of audits is the mean of the audits' distances from value to bound, times the spread of the
+mean of their influences over the mean of their spreads. It shrinks if the audits err on different rows.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ Keys = npt.NDArray[np.bytes_]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Estimate:
-    """What n rows show; the bounds are one-sided, each at the level asked for."""
+    """The estimate from n rows; each bound is one-sided at the level of the estimate."""
 
     value: float  # NaN if the rows show nothing
     rows: int
@@ -69,7 +69,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class DifferenceEstimate:
-    """How far a new estimate lies above an old one."""
+    """The difference of a new and an old estimate."""
 
     value: float
     lower: float
@@ -79,32 +79,33 @@ class DifferenceEstimate:
 
 @dataclass(frozen=True, slots=True)
 class RetrainedEstimates:
-    """What the audits of several models show that differ only by being trained again; or one audit alone."""
+    """The estimates from audits of models that differ only by being trained again; or the estimate from one audit."""
 
     estimates: tuple[Estimate, ...]
 
     @property
-    def shown(self) -> list[Estimate]:
-        """The audits that have rows for it; all of them if none has."""
-        return [one for one in self.estimates if not math.isnan(one.value)] or list(self.estimates)
+    def defined(self) -> list[Estimate]:
+        """The estimates that have rows; all of them if none has."""
+        return [estimate for estimate in self.estimates if not math.isnan(estimate.value)] or list(self.estimates)
 
     @property
     def values(self) -> list[float]:
-        """What they show."""
-        return [one.value for one in self.shown if not math.isnan(one.value)]
+        """The values of the estimates that have rows."""
+        return [estimate.value for estimate in self.estimates if not math.isnan(estimate.value)]
 
     def average(self) -> Estimate:
         """Return the mean of the audits; its bounds cover the sampling of rows, not training."""
-        shown, m = self.shown, len(self.shown)
-        if m == 1 or math.isnan(shown[0].value):
-            return shown[0]
-        keys, places = np.unique(np.concatenate([one.keys for one in shown]), return_inverse=True)
-        influence = np.bincount(places, np.concatenate([one.influence for one in shown]), len(keys)) / m
-        spread = math.fsum(math.sqrt(math.fsum(one.influence**2)) for one in shown) / m
+        defined = self.defined
+        m = len(defined)
+        if m == 1 or math.isnan(defined[0].value):
+            return defined[0]
+        keys, places = np.unique(np.concatenate([e.keys for e in defined]), return_inverse=True)
+        influence = np.bincount(places, np.concatenate([e.influence for e in defined]), len(keys)) / m
+        spread = math.fsum(math.sqrt(math.fsum(e.influence**2)) for e in defined) / m
         narrowed = math.sqrt(math.fsum(influence**2)) / spread if spread > 0.0 else 1.0
-        value = math.fsum(one.value for one in shown) / m
-        below = narrowed * math.fsum(one.value - one.lower for one in shown) / m
-        above = narrowed * math.fsum(one.upper - one.value for one in shown) / m
+        value = math.fsum(e.value for e in defined) / m
+        below = narrowed * math.fsum(e.value - e.lower for e in defined) / m
+        above = narrowed * math.fsum(e.upper - e.value for e in defined) / m
         return Estimate(value, len(keys), value - below, value + above, influence, keys)
 
     def bound_mean(self, level: float) -> Estimate:
@@ -115,9 +116,10 @@ class RetrainedEstimates:
         return replace(mean, lower=max(mean.value - lower, 0.0), upper=min(mean.value + upper, 1.0))
 
     def bound_next(self, level: float) -> float:
-        """Return how large the upper bound of one more such model may be; of one audit, its own upper bound."""
-        upper = math.fsum(one.upper for one in self.shown) / len(self.shown)
-        return upper + _reach_of_training(level, self.values, [0.0])  # a side of one
+        """Return an upper bound for one more model trained in the same way; with one audit, its own upper bound."""
+        defined = self.defined
+        upper = math.fsum(estimate.upper for estimate in defined) / len(defined)
+        return upper + _reach_of_training(level, self.values, [0.0])  # the new model is a side of one audit
 
 
 def compare_retrained(new: RetrainedEstimates, old: RetrainedEstimates, level: float) -> DifferenceEstimate:
@@ -169,17 +171,17 @@ def estimate_auroc(scores: Floats, positive: Booleans, keys: Keys, level: float)
     n_pos, n_neg = int(positive.sum()), int((~positive).sum())
     if not n_pos or not n_neg:
         return Estimate(math.nan, len(scores), 0.0, 1.0, np.zeros(len(scores)), keys)
-    # Of each positive row, the share of negative rows below it, and of each negative row the share above (ties half).
-    among_all, among_own = stats.rankdata(scores), np.empty(len(scores))
+    # For each positive row the share of negative rows below it, for each negative row the share above (ties half).
+    overall_rank, rank_in_class = stats.rankdata(scores), np.empty(len(scores))
     for of_class in (positive, ~positive):
-        among_own[of_class] = stats.rankdata(scores[of_class])
-    below = among_all - among_own
+        rank_in_class[of_class] = stats.rankdata(scores[of_class])
+    below = overall_rank - rank_in_class
     component = np.where(positive, below / n_neg, 1.0 - below / n_pos)
     value = float(component[positive].mean())
     influence = (component - value) / np.where(positive, n_pos, n_neg)
     spread = math.sqrt(math.fsum(influence**2))
     if not 0.0 < value < 1.0:
-        # Every pair is in order, so the spread says nothing: this bounds the chance of a pair by its fewest rows.
+        # All pairs are ordered alike, so the spread is 0; bound the chance of a disordered pair by the smaller class.
         room = 1.0 - (1.0 - level) ** (1.0 / min(n_pos, n_neg))
         return Estimate(value, len(scores), max(value - room, 0.0), min(value + room, 1.0), influence, keys)
     room = stats.norm.ppf(level) * spread / (value * (1.0 - value))
@@ -203,18 +205,18 @@ def compare_estimates(new: Estimate, old: Estimate) -> DifferenceEstimate:
     )
 
 
-def _combine(one: float, other: float, r: float) -> float:
-    return math.sqrt(max(one * one + other * other - 2.0 * r * one * other, 0.0))
+def _combine(a: float, b: float, r: float) -> float:
+    return math.sqrt(max(a * a + b * b - 2.0 * r * a * b, 0.0))
 
 
-# --- the estimates that a rule asks for, segment by segment ---------------------------------------------------
+# --- the estimates of a rule, segment by segment --------------------------------------------------------------
 
 Estimator = Callable[[Booleans, float], Estimate]  # (n,) rows of a segment, level of the bounds
 
 
 @dataclass(frozen=True, eq=False)
 class AuditEvidence:
-    """An audit, and what else is known of its rows."""
+    """An audit with its rows, true classes and held-out labels, as far as they were given."""
 
     audit: Audit
     rows: Any = None  # a table, or a source of rows, with the columns that rules cut by
@@ -222,17 +224,17 @@ class AuditEvidence:
     stress: LabelledRows | None = None
 
     def estimate(self, measure: Measure, min_confidence: float, *, search: bool = True) -> Estimator:
-        """Return what estimates a measure on any rows of the audit."""
-        known: dict[str, Any] = {}
+        """Return an estimator of a measure on any rows of the audit."""
+        row_labels: dict[str, Any] = {}
         if self.labels is not None:
-            known["labels"] = label_rows(self.labels)
+            row_labels["labels"] = label_rows(self.labels)
         if self.stress is not None:
             self.stress.check_made_under(self.audit.protocol)
-            known["brittle"] = RowLabels(self.stress.brittle_by_id)
-        rows = read_whole(self.audit, [measure], min_confidence, search=search, **known)
+            row_labels["brittle"] = RowLabels(self.stress.brittle_by_id)
+        rows = read_whole(self.audit, [measure], min_confidence, search=search, **row_labels)
         values, _ = measure.read(rows)
         positive = None if measure.positive is None else np.asarray(measure.positive(rows))
-        for labels in known.values():
+        for labels in row_labels.values():
             labels.check()
         counted, keys = ~np.isnan(values), self.keys
 
@@ -249,27 +251,27 @@ class AuditEvidence:
     @cached_property
     def ids(self) -> list[Any]:
         """The ids of the certificates."""
-        return [own_id for batch in self.audit.batches(["id"]) for own_id in batch.column("id").to_pylist()]
+        return [row_id for batch in self.audit.batches(["id"]) for row_id in batch.column("id").to_pylist()]
 
     @cached_property
     def keys(self) -> Keys:
-        """(n,) the ids as they are matched; every rule of a gate reads them."""
+        """(n,) the ids in the form in which they are compared."""
         return id_keys(self.ids)
 
 
 def choose_counting(rule: Rule, audits: Sequence[AuditEvidence], min_confidence: float) -> str | None:
-    """Return how a rule counts early flips in all audits concerned; None for a rule about something else.
+    """Return how a rule counts early flips in all of its audits; None for a rule about something else.
 
-    Shares compare only if they are counted alike: over all sets of groups if every confident row of every audit was
-    searched, else along the path.
+    Shares are comparable only if they are counted in the same way: over all sets of groups if every confident row of
+    every audit was searched, else along the path.
     """
     if rule.measure != "flips_early" or rule.counted == PATH:
         return rule.counted
-    settled = settled_within(rule.groups, [one.audit for one in audits], min_confidence)
+    settled = settled_within(rule.groups, [evidence.audit for evidence in audits], min_confidence)
     if rule.counted == SETS and not settled:
         raise DataError(
-            f"a rule counts predictions that flip within {rule.groups} groups over all sets of groups, but not every "
-            "confident row of the audit was searched; audit with ",
+            f"a rule counts predictions that flip within {rule.groups} groups over all sets of groups, but some "
+            "confident rows of the audit were not searched; audit with ",
             Advice("lattice=True", "--lattice all"),
             ', or declare counted = "path"',
         )
@@ -277,22 +279,22 @@ def choose_counting(rule: Rule, audits: Sequence[AuditEvidence], min_confidence:
 
 
 def check_searched(audit: Audit, groups: int, min_confidence: float) -> None:
-    """Refuse an audit that does not say of every confident prediction if some values of so many groups flip it."""
+    """Refuse an audit that leaves open for a confident prediction if some values of ``groups`` groups flip it."""
     declared = audit.manifest.find_block(AnyValueDeclaration)
     remedy = "audit with ", Advice("any_value=True", "--any-value all")
     if declared is None:
-        raise DataError("a rule about any_value_budget needs an audit that says what any values flip; ", *remedy)
+        raise DataError("a rule about any_value_budget needs an audit with any-value budgets; ", *remedy)
     if groups > declared.max_size:
         raise DataError(
-            f"a rule asks which predictions some values of {groups} groups flip, but the audit searches sets of at "
+            f"a rule counts predictions that some values of {groups} groups flip, but the audit searches sets of at "
             f"most {declared.max_size}; lower groups"
         )
     measure = changed_within(groups)
     rows = read_whole(audit, [measure], min_confidence)
     if unknown := int((measure.read(rows)[1]).sum()):
         raise DataError(
-            f"a rule about any_value_budget needs to know of every confident prediction if some values of {groups} "
-            f"groups flip it; of {unknown} the audit does not say; ",
+            f"a rule about any_value_budget needs to know for every confident prediction whether some values of "
+            f"{groups} groups flip it, but the audit leaves {unknown} open; ",
             *remedy,
         )
 
@@ -306,11 +308,11 @@ def prepare_estimator(
         most = audit.protocol.depth if counted == PATH else len(audit.protocol.groups)
         if rule.groups > most:
             raise DataError(
-                f"a rule asks which predictions flip within {rule.groups} groups, but the audit removes only {most}; "
+                f"a rule counts predictions that flip within {rule.groups} groups, but the audit removes only {most}; "
                 "lower groups, or audit with a larger depth"
             )
     elif rule.measure == "exposure":
-        audit.column_ranked_by(rule.mode or "exposure")  # refuses what the certificates lack
+        audit.column_ranked_by(rule.mode or "exposure")  # fails if the certificates lack it
     elif rule.measure == "any_value_budget":
         check_searched(audit, rule.groups, min_confidence)
     elif rule.measure == "lost":
@@ -326,7 +328,7 @@ def prepare_estimator(
         )
     if rule.measure == "auroc" and len(audit.classes) != 2:
         raise DataError(
-            f"a rule about auroc needs a model of two classes, this one has {len(audit.classes)}; use accuracy"
+            f"a rule about auroc needs a model with two classes, this one has {len(audit.classes)}; use accuracy"
         )
     return evidence.estimate(rule.measured, min_confidence, search=counted != PATH)
 
@@ -339,7 +341,7 @@ class Segments:
     codes: Integers  # (n,) the segment of each row
 
     def rows(self, name: str | None) -> Booleans:
-        """Return (n,) the rows of one segment; none for an unknown name."""
+        """Return (n,) which rows belong to a segment; none if the name is unknown."""
         if name not in self.names:
             return np.zeros(len(self.codes), dtype=bool)
         return np.asarray(self.codes == self.names.index(name))
@@ -348,22 +350,24 @@ class Segments:
 def cut_into_segments(by: str | None, audits: Sequence[AuditEvidence]) -> list[Segments]:
     """Return the segments of each audit, cut in the same way."""
     if by is None:
-        return [Segments((None,), np.zeros(len(one.audit), dtype=np.int64)) for one in audits]
+        return [Segments((None,), np.zeros(len(evidence.audit), dtype=np.int64)) for evidence in audits]
     if by == PREDICTED:
         names = tuple(write_class(label) for label in audits[0].audit.classes)
         segments = []
-        for one in audits:
-            predicted = read_whole(one.audit, (), 0.0, columns=[PREDICTED]).predicted
+        for evidence in audits:
+            predicted = read_whole(evidence.audit, (), 0.0, columns=[PREDICTED]).predicted
             if other := sorted(set(predicted) - set(names)):
-                raise CertificateError(f"the earlier audit predicts {other[0]!r}, which is no class of the new model")
+                raise CertificateError(
+                    f"the earlier audit predicts {other[0]!r}, which is not a class of the new model"
+                )
             segments.append(Segments(names, np.array([names.index(label) for label in predicted], dtype=np.int64)))
         return segments
     rows = audits[0].rows
     if rows is None:
         raise DataError(
-            f"a rule by {by!r} cuts the audited rows by a column of theirs; give the rows with ",
+            f"a rule by {by!r} groups the audited rows by one of their columns; give the rows with ",
             Advice("rows", "--data"),
         )
     source = read_values(rows)
-    coded = segment_rows(source, read_by(by, source.column_names), [one.audit for one in audits])
+    coded = segment_rows(source, read_by(by, source.column_names), [evidence.audit for evidence in audits])
     return [Segments(cut[0].names, cut[0].codes.astype(np.int64)) for cut in coded]

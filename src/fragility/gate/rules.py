@@ -18,9 +18,10 @@ above = 0.5
 allowance = 0.02           # no more than 2 percentage points above the earlier audit
 by = "predicted"           # per predicted class; or a column of the rows, such as "age:25,40,60"
 
-A share of exposed predictions falls with the weights of exposure, with the noise that is declared and with the number
-of values tried, whatever the model. So each measure names the entries of protocol and manifest that scale it. Two
-audits are compared, and an audit is held to rules that say what they were written for, only if these entries are equal.
+For the same model, the share of exposed predictions changes with the weights of exposure, with the declared noise and
+with the number of values tried. So each measure names the entries of protocol and manifest that scale it. Two audits
+are compared only if these entries are equal, and rules with a section [written_for] apply only to audits with its
+entries.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ LIMITS = ("at_most", "at_least", "allowance")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """What one measure of an audit must keep to.
+    """A limit for one measure of an audit.
 
     Attributes
     ----------
@@ -77,23 +78,23 @@ class Rule:
     at_most, at_least : float, optional
         The limit: ``at_least`` for ``accuracy`` and ``auroc``, ``at_most`` for every other measure.
     allowance : float, optional
-        Instead of a limit: how much worse than the earlier audit it may be.
+        Instead of a limit: how much worse than in the earlier audit the measure may be.
     groups : int, default=2
-        Of ``flips_early`` and ``any_value_budget``: within how many groups a prediction flips, when they are lost or
-        by some values of theirs.
+        For ``flips_early`` and ``any_value_budget``: within how many groups a prediction flips, if they are lost or
+        take other values.
     above : float, default=0.5
-        Of ``exposure``: what counts as exposed.
+        For ``exposure``: the exposure above which a prediction counts as exposed.
     mode : str, optional
-        Of ``exposure``: the failure mode, such as ``wrong``; by default the exposure of the certificate.
+        For ``exposure``: the failure mode, such as ``wrong``; by default the exposure of the certificate.
     counted : {"sets", "path"}, optional
-        Of ``flips_early``: over all sets of groups, which the audits must have searched for every confident row; or
-        along the path, the strongest group first, which is at least as many groups. By default over sets where all
-        audits were searched, else along the path; verdicts say which.
+        For ``flips_early``: count over all sets of groups, which the audits must have searched for every confident row;
+        or along the path, the strongest group first, which never needs fewer groups. By default over sets if all audits
+        were searched, else along the path; verdicts say which.
     by : str, optional
         One verdict per segment: ``predicted`` for the predicted classes, or a column of the rows, as in
         :func:`share_by`.
     name : str, optional
-        What reports call the rule; by default what it measures.
+        The name of the rule in reports; by default the name of its measure.
     """
 
     measure: Annotated[str, one_of(MEASURES)]
@@ -109,10 +110,10 @@ class Rule:
 
     def __post_init__(self) -> None:
         check_fields(self, "a rule", DataError)
-        given = [name for name in LIMITS if getattr(self, name) is not None]
+        limits = [name for name in LIMITS if getattr(self, name) is not None]
         allowed = ("at_most" if self.measured.larger_is_worse else "at_least", "allowance")
-        if len(given) != 1 or given[0] not in allowed:
-            got = " and ".join(given) or "none"
+        if len(limits) != 1 or limits[0] not in allowed:
+            got = " and ".join(limits) or "none"
             raise DataError(f"a rule about {self.measure} has one limit, {allowed[0]} or allowance; got {got}")
         for name in ("groups", "above", "mode", "counted"):
             if name not in MEASURES[self.measure][1] and name in self.to_dict():
@@ -120,21 +121,21 @@ class Rule:
 
     @property
     def measured(self) -> Measure:
-        """What the rule is about."""
+        """The measure, with the settings of the rule."""
         return MEASURES[self.measure][0](self)
 
     @property
     def title(self) -> str:
-        """What the rule is called: its name, or what it measures."""
+        """The rule's name, or that of its measure."""
         return self.name or self.measured.title
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what is declared.
+        """Return the declaration as the rules file holds it.
 
         Returns
         -------
         dict
-            What the rules file holds: no defaults.
+            The fields that differ from their defaults.
         """
         return {
             entry.name: getattr(self, entry.name)
@@ -145,7 +146,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RulesDocument:
-    """What a rules file holds."""
+    """The content of a rules file."""
 
     confidence: Level = 0.95
     min_confidence: Level | None = None
@@ -203,7 +204,7 @@ def _write_baseline(audit: Audit) -> str:
 
 
 def _list_nominal(audit: Audit) -> str:
-    """Name the fields that fade, move and are lost as categories, whatever their type."""
+    """Name the fields that are treated as nominal, whatever their type."""
     return _join(sorted(field.name for field in audit.protocol.fields if field.kind == "nominal"))
 
 
@@ -234,7 +235,7 @@ ENTRIES: dict[str, Callable[[Audit], str]] = {
 
 
 def read_scales(rules: Sequence[Rule], audit: Audit) -> dict[str, str]:
-    """Return the entries that scale what these rules measure, as an audit declares them, in words."""
+    """Return the entries that scale the measures of these rules, as an audit declares them, as text."""
     names = {name for rule in rules for name in rule.measured.scales or ()}
     return {name: write(audit) for name, write in ENTRIES.items() if name in names}
 
@@ -246,13 +247,13 @@ def check_scales(rule: Rule, audit: Audit, other: Audit) -> None:
         if value != theirs[name]:
             raise DataError(
                 f"the rule about {rule.title!r} depends on {name}, which is {value:.120} in one audit and "
-                f"{theirs[name]:.120} in the other, so a difference between them is not the model's; audit both under "
-                "one protocol"
+                f"{theirs[name]:.120} in the other, so their difference is not due to the models alone; audit both "
+                "under one protocol"
             )
 
 
 def check_written_for(rule: Rule, audit: Audit, written_for: Mapping[str, str]) -> None:
-    """Refuse an audit whose entries are others than those that the rules were written for."""
+    """Refuse an audit whose entries differ from those that the rules were written for."""
     for name, value in read_scales([rule], audit).items():
         if name in written_for and value != written_for[name]:
             raise DataError(

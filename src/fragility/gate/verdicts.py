@@ -18,7 +18,8 @@ from fragility.pages.sections import Cell, Document, Section, Table, Text
 
 RuleOutcome: TypeAlias = Literal["pass", "fail", "inconclusive"]
 FROM_ITSELF = (
-    "but the rules were derived from this very audit, so it says nothing that it keeps to them: check a later audit"
+    "but the rules were derived from this audit, which always keeps to them, so the result says nothing: check a later "
+    "audit"
 )
 GENERATOR = "fragility gate"
 SIGNS = {"pass": "✅", "fail": "❌", "inconclusive": "❔"}
@@ -31,7 +32,7 @@ class Verdict:
     Attributes
     ----------
     rule : str
-        What the rule is called.
+        The title of the rule.
     measure : str
         What it measures.
     segment : str or None
@@ -39,11 +40,11 @@ class Verdict:
     outcome : str
         ``pass``, ``fail`` or ``inconclusive``.
     value : float
-        What the audit shows; NaN if it has no rows for it.
+        The value of the measure; NaN if the audit has no rows for it.
     rows : int
-        How many rows show it.
+        The number of rows that it is computed from.
     earlier : float or None
-        The same of the earlier audit; None for a rule with a limit.
+        The value in the earlier audit; None for a rule with a limit.
     shared : int or None
         How many rows both audits have; None for a rule with a limit.
     lower, upper : float
@@ -51,9 +52,9 @@ class Verdict:
     limit : float
         What the value, or the difference, is compared with.
     larger_is_worse : bool
-        Whether the limit is a largest or a smallest value.
+        Whether the limit is an upper limit; else it is a lower one.
     counted : str or None
-        Of early flips: ``sets`` over all sets of groups, or ``path`` along the path, which may miss some.
+        For early flips: ``sets`` over all sets of groups, or ``path`` along the path, which may miss some.
     """
 
     rule: str
@@ -82,7 +83,7 @@ class Verdict:
         return escape_controls(f"{self.rule}{segment}: {self.finding()}")
 
     def finding(self) -> str:
-        """Return what the audit shows, beside what the rule asks for.
+        """Return the value and its bounds beside the limit.
 
         Returns
         -------
@@ -134,11 +135,11 @@ class GateResult(Result):
     confidence : float
         The level at which all of them hold together.
     models, against : tuple of str
-        What was audited, by kind and fingerprint, and the models of the earlier audits; none without one.
+        The audited models, by kind and fingerprint, and the models of the earlier audits, if any.
     stability : tuple of str
-        Of each audit in ``models``, whether its finding depends on the baseline; rules judge the declared baseline.
+        For each audit in ``models``, whether its finding depends on the baseline; rules judge the declared baseline.
     from_itself : bool
-        Whether the rules were derived from an audit that they judge, so that passing says nothing.
+        Whether the rules were derived from an audit that they judge, so that passing carries no information.
     """
 
     verdicts: tuple[Verdict, ...]
@@ -189,7 +190,7 @@ class GateResult(Result):
         return {"verdicts": tabulate(Verdict, self.verdicts)}
 
     def _tell_stability(self) -> list[str]:
-        """Return whether what was judged depends on the baseline: one line, or one per model where they differ."""
+        """Return whether the findings depend on the baseline: one line, or one per model if they differ."""
         if len(set(self.stability)) <= 1:
             return [f"The finding under the declared baseline: {stability}" for stability in self.stability[:1]]
         return [f"{model}: {stability}" for model, stability in zip(self.models, self.stability, strict=True)]
@@ -198,8 +199,8 @@ class GateResult(Result):
         counts = {outcome: sum(v.outcome == outcome for v in self.verdicts) for outcome in SIGNS}
         counted = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count)
         sides = [len(side) for side in (self.models, self.against) if side]
-        named = [f"{count} retrained models" if count > 1 else "one model" for count in sides]
-        about = f"about {' against '.join(named)}, by their means; " if max(sides) > 1 else ""
+        sizes = [f"{count} retrained models" if count > 1 else "one model" for count in sides]
+        about = f"about {' against '.join(sizes)}, by their means; " if max(sides) > 1 else ""
         text = f"{self.outcome}: {counted} ({about}the verdicts hold together with {self.confidence:.0%} confidence)"
         return f"{text}; {FROM_ITSELF}" if self.from_itself else text
 
@@ -211,21 +212,21 @@ class GateResult(Result):
         str
             XML: a failed rule is a failure, an inconclusive one is skipped.
         """
-        count = {outcome: str(sum(v.outcome == outcome for v in self.verdicts)) for outcome in SIGNS}
+        counts = {outcome: str(sum(v.outcome == outcome for v in self.verdicts)) for outcome in SIGNS}
         suite = ElementTree.Element(
             "testsuite",
             name="fragility gate",
             tests=str(len(self.verdicts)),
-            failures=count["fail"],
-            skipped=count["inconclusive"],
+            failures=counts["fail"],
+            skipped=counts["inconclusive"],
             errors="0",
         )
-        seen = Counter[tuple[str, str]]()
+        occurrences = Counter[tuple[str, str]]()
         for verdict in self.verdicts:
             segment = "" if verdict.segment is None else f" [{verdict.segment}]"
             name = replace_controls(f"{verdict.rule}{segment}")
-            seen[verdict.measure, name] += 1
-            if (times := seen[verdict.measure, name]) > 1:  # a CI system keeps one test of each name
+            occurrences[verdict.measure, name] += 1
+            if (times := occurrences[verdict.measure, name]) > 1:  # CI systems keep only one test per name
                 name += f" ({times})"
             case = ElementTree.SubElement(suite, "testcase", classname=f"gate.{verdict.measure}", name=name)
             if verdict.outcome != "pass":

@@ -1,8 +1,9 @@
 """The evaluator ``fragility`` of ``mlflow.models.evaluate``: an audit of the model on the evaluation rows.
 
-MLflow loads this module, by its entry point, when a model is first evaluated. MLflow hands over a loaded function; the
-model of a known library is taken out of it, as :func:`load_model` takes it out of the model's folder, so that the
-certificates can be verified with that folder. Nothing is unpickled again. Other functions are asked as black boxes.
+MLflow loads this module through its entry point when a model is first evaluated, and passes a loaded function. If the
+function wraps a model of a known library, that model is audited, as :func:`load_model` would load it from the model's
+folder, so that the certificates can be verified with the folder. Nothing is unpickled again. Any other function is
+audited as a black box.
 """
 
 from __future__ import annotations
@@ -73,39 +74,39 @@ class EvaluatorSettings:
 
     @classmethod
     def read(cls, config: Mapping[str, Any]) -> EvaluatorSettings:
-        """Return the settings; refuse unknown ones, and a protocol that is not said or said twice."""
-        known = [setting.name for setting in fields(cls)]
-        if unknown := [key for key in config if key not in known]:
-            raise DataError(f"the evaluator 'fragility' has no setting {unknown[0]!r:.80}; it has {', '.join(known)}")
+        """Return the settings; refuse unknown ones, and refuse both or neither of 'protocol' and 'train'."""
+        names = [setting.name for setting in fields(cls)]
+        if unknown := [key for key in config if key not in names]:
+            raise DataError(f"the evaluator 'fragility' has no setting {unknown[0]!r:.80}; it has {', '.join(names)}")
         settings = cls(**config)
         check_name(settings.name)
         for name, kind in (("rules", Gate), ("against", Audit)):
             value = getattr(settings, name)
-            for one in value if name == "against" and isinstance(value, (list, tuple)) else [value]:
-                if one is not None and not isinstance(one, (kind, str, os.PathLike)):
-                    raise DataError(f"{name!r} must be a path or of type {kind.__name__}, got {type(one).__name__}")
+            for item in value if name == "against" and isinstance(value, (list, tuple)) else [value]:
+                if item is not None and not isinstance(item, (kind, str, os.PathLike)):
+                    raise DataError(f"{name!r} must be a path or of type {kind.__name__}, got {type(item).__name__}")
         least = settings.min_confidence
         if least is not None and (not is_number(least) or not 0.0 <= least <= 1.0):
             raise DataError(f"'min_confidence' must lie within 0 and 1, got {least!r:.80}")
         if (settings.protocol is None) == (settings.train is None):
-            given = "neither" if settings.protocol is None else "both"
+            number = "neither" if settings.protocol is None else "both"
             raise DataError(
                 "the evaluator 'fragility' needs either 'protocol' (a protocol or its file) or 'train' (training rows, "
-                f"to fit one), {given} was given; such as {EXAMPLE}"
+                f"to fit one), got {number}; for example {EXAMPLE}"
             )
         return settings
 
     def declare_protocol(self, model: Model, target: str | None) -> Protocol:
         """Return the protocol given, or one fitted on the training rows."""
-        given = self.protocol
-        if isinstance(given, Protocol):
-            return given
-        if isinstance(given, Mapping):
-            return Protocol.from_dict(given)
-        if isinstance(given, (str, os.PathLike)):
-            return Protocol.load(given)
-        if given is not None:
-            kind = type(given).__name__
+        protocol = self.protocol
+        if isinstance(protocol, Protocol):
+            return protocol
+        if isinstance(protocol, Mapping):
+            return Protocol.from_dict(protocol)
+        if isinstance(protocol, (str, os.PathLike)):
+            return Protocol.load(protocol)
+        if protocol is not None:
+            kind = type(protocol).__name__
             raise ProtocolError(f"'protocol' must be a Protocol, its plain form or its file, got {kind}")
         return Protocol.fit(model, self.read_training(target))
 
@@ -119,7 +120,7 @@ class EvaluatorSettings:
         return rows
 
     def declare_stress(self) -> Stress | None:
-        """Return the held-out stress; None if it is not asked for."""
+        """Return the held-out stress; None if the settings declare none."""
         if self.stress is None or self.stress is False:
             return None
         if isinstance(self.stress, Stress):
@@ -146,17 +147,17 @@ class FragilityEvaluator(ModelEvaluator):
 
     @classmethod
     def can_evaluate(cls, *, model_type: str | None, evaluator_config: Mapping[str, Any] | None, **_: Any) -> bool:
-        """Return whether the model is a classifier and some setting is of this evaluator.
+        """Return whether the model is a classifier and at least one setting belongs to this evaluator.
 
-        MLflow asks every evaluator that is installed if the user names none, with settings that may be another's. An
-        evaluator without its own settings must therefore not raise, but stand back and say so.
+        If the user names no evaluator, MLflow calls every installed one with the same settings. An evaluator that
+        finds none of its settings there must therefore warn and return False instead of raising.
         """
         if model_type != CLASSIFIER:
             return False
         if {setting.name for setting in fields(EvaluatorSettings)}.isdisjoint(evaluator_config or ()):
             warnings.warn(
                 FragilityWarning(
-                    "the evaluator 'fragility' is left out, because it was given neither 'protocol' nor 'train'; give "
+                    "the evaluator 'fragility' is skipped, because neither 'protocol' nor 'train' is set; give "
                     f"{EXAMPLE}, or name the evaluators to use, such as evaluators='default'"
                 ),
                 stacklevel=2,
@@ -181,11 +182,11 @@ class FragilityEvaluator(ModelEvaluator):
         settings = EvaluatorSettings.read(evaluator_config)
         if model is None:
             raise DataError(
-                "the evaluator 'fragility' asks the model about other rows, so predictions alone do not do; give "
-                "mlflow.models.evaluate the model"
+                "the evaluator 'fragility' predicts modified rows, so it needs the model and not only predictions; "
+                "pass the model to mlflow.models.evaluate"
             )
         gate = settings.declare_gate()
-        stress = settings.declare_stress()  # refused before the model is opened
+        stress = settings.declare_stress()  # an invalid declaration fails before the model is opened
         address = find_address(getattr(model, "metadata", None))
         wrapped = unwrap_model(model, address, settings.classes, settings.output)
         protocol = settings.declare_protocol(wrapped, dataset.targets_name)
@@ -197,23 +198,23 @@ class FragilityEvaluator(ModelEvaluator):
         labels = _take_labels(certs, dataset.labels_data)
         brittle = verdicts = None
         if stress is not None:
-            lends = settings.train is not None and any(isinstance(stressor, Donor) for stressor in stress.stressors)
-            donors = settings.read_training(dataset.targets_name) if lends else None
+            needs_donors = any(isinstance(stressor, Donor) for stressor in stress.stressors)
+            donors = settings.read_training(dataset.targets_name) if needs_donors else None
             brittle = label_brittle(wrapped, rows, protocol, stress, donors=donors, ids=ids, engine=settings.engine)
         if gate is not None:
             table = rows if isinstance(rows, pd.DataFrame) else None
             verdicts = gate.check(certs, settings.against, rows=table, labels=labels, stress=brittle)
-        shown = settings.show_values or bool(settings.by)
+        with_rows = settings.show_values or bool(settings.by)
         report = Report.of(
             certs,
             labels=labels,
             brittle=brittle,
             min_confidence=settings.min_confidence,
             verify=verify_command(CERTIFICATES, "--model", address or "MODEL", "--data", "DATA"),
-            rows=rows if shown else None,
-            ids=ids if shown else None,
+            rows=rows if with_rows else None,
+            ids=ids if with_rows else None,
             by=settings.by,
-            model=wrapped if shown else None,
+            model=wrapped if with_rows else None,
         )
         with prepare_audit(certs, settings.name, report, verdicts, brittle) as prepared:
             prepared.log(run_id, _tie_metrics(run_id, model_id, dataset))
@@ -250,8 +251,8 @@ def unwrap_model(
         labels = name_answers(outputs, classes)
         if labels is None:
             raise ModelError(
-                "MLflow asks the model as a function, which does not say which classes its probabilities stand for; "
-                "declare them in column order with the evaluator's setting 'classes', such as {'classes': [0, 1]}"
+                "MLflow passes the model as a function, which does not name the classes of its probabilities; declare "
+                "them in column order with the evaluator's setting 'classes', such as {'classes': [0, 1]}"
             )
         model = Model.wrap(_ask_function(loaded, address, labels), classes=labels)
     return model if inputs is None else model.with_signature(inputs)
@@ -268,7 +269,7 @@ def _read_signatures(metadata: Any) -> tuple[ModelSignature | None, ModelSignatu
 
 
 def _ask_function(loaded: Any, address: str | None, labels: tuple[ClassLabel, ...]) -> Any:
-    """Return what asks a function for probabilities, known by the digest of its folder if the store has one."""
+    """Return a callable from rows to probabilities, with the digest of the model's folder if the store has one."""
     if address is not None:
         with suppress(ModelError), fetch_model(address) as folder:
             return PyfuncModel(loaded.predict, digest_files(folder), labels)
@@ -293,13 +294,13 @@ def _take_labels(certs: Certificates, targets: Any) -> dict[Any, Any] | None:
     if targets is None:
         return None
     labels = dict(zip(certs.table.column("id").to_pylist(), pd.Series(targets).tolist(), strict=True))
-    known = {str(label) for label in certs.classes}
-    other = next((label for label in labels.values() if str(label) not in known), None)
+    classes = {str(label) for label in certs.classes}
+    other = next((label for label in labels.values() if str(label) not in classes), None)
     if other is None:
         return labels
     warnings.warn(
-        f"the target {other!r:.80} is no class of the model, which knows {', '.join(map(repr, certs.classes))}; the "
-        "report does without accuracy",
+        f"the target {other!r:.80} is no class of the model, whose classes are {', '.join(map(repr, certs.classes))}; "
+        "the report contains no accuracy",
         stacklevel=3,
     )
     return None

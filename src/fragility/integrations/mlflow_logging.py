@@ -1,8 +1,8 @@
 """Audits in MLflow: a run gets metrics with intervals, tags and params, and the files of the audit as artefacts.
 
-Shares are of the confident predictions and have the 95% intervals of the report (Wilson). Means of exposures and of
+Shares refer to the confident predictions and have the report's 95% intervals (Wilson). Means of exposures and of
 failure probabilities, which lie within 0 and 1, have bounds at the same level that hold for any distribution (empirical
-Bernstein). A value is left out if no row shows it, so that a threshold on it fails.
+Bernstein). A metric without rows is not logged, so that a threshold on it fails.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ def log_audit(
     import_mlflow("log_audit")
     opened = audit if isinstance(audit, Audit) else open_audit(audit)
     verify = verify_command(CERTIFICATES)
-    made = report or Report.of(opened, verify=verify, min_confidence=min_confidence)
-    with prepare_audit(opened, name, made, gate, stress) as prepared, _open_run(run) as run_id:
+    report_logged = report or Report.of(opened, verify=verify, min_confidence=min_confidence)
+    with prepare_audit(opened, name, report_logged, gate, stress) as prepared, _open_run(run) as run_id:
         prepared.log(run_id)
     return run_id
 
@@ -129,7 +129,7 @@ def _open_run(run: Any) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class PreparedAudit:
-    """What a run is given, computed and written to files before the run is touched."""
+    """What is logged to a run, computed and written to files before the run is touched."""
 
     name: str
     metrics: Mapping[str, float]
@@ -149,10 +149,10 @@ class PreparedAudit:
         except Exception as error:  # of the client, of the store, of the network
             raise DataError(f"MLflow does not find the run {run_id!r:.200}: {first_line(error)}") from error
         for key, value in [*self.tags.items(), *self.params.items()]:
-            kept = data.params.get(key) if key in self.params else data.tags.get(key)
-            if kept not in (None, value) and key != f"{self.name}/gate":
+            logged = data.params.get(key) if key in self.params else data.tags.get(key)
+            if logged not in (None, value) and key != f"{self.name}/gate":
                 raise DataError(
-                    f"the run {run_id} holds another audit as {self.name!r}: its {key} is {kept!r:.100}, not "
+                    f"the run {run_id} holds another audit as {self.name!r}: its {key} is {logged!r:.100}, not "
                     f"{value!r:.100}; give this one another name, or another run"
                 )
         # The tags come first: what an interruption leaves unfinished is then known to be of this audit.
@@ -169,7 +169,7 @@ class PreparedAudit:
 def prepare_audit(
     audit: Audit, name: str, report: Report, gate: GateResult | None, stress: BrittleLabels | pa.Table | None
 ) -> Iterator[PreparedAudit]:
-    """Yield what a run is given of an audit; its files exist until the block is left."""
+    """Yield what is logged of an audit; its files exist until the block is left."""
     numbers = _find_numbers(audit, report)
     audited = f"({audit.manifest.model.fingerprint[:23]})"
     if gate is not None and not any(model.endswith(audited) for model in gate.models):
@@ -251,7 +251,7 @@ def _list_digests(audit: Audit, gate: GateResult | None) -> dict[str, str]:
 def measure_audit(
     audit: Audit, min_confidence: float, stress: BrittleLabels | pa.Table | None = None
 ) -> dict[str, float]:
-    """Return the metrics of an audit by name, each with ``_low`` and ``_high``; none that no row shows."""
+    """Return the metrics of an audit by name, each with ``_low`` and ``_high``; metrics without rows are left out."""
     evidence = AuditEvidence(audit, stress=None if stress is None else LabelledRows.of(stress, min_confidence))
     tally, every = audit.tally(min_confidence=min_confidence), np.ones(len(audit), dtype=bool)
     metrics: dict[str, float] = {"rows": tally.rows, "confident_rows": tally.share("confident").count}

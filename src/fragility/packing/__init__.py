@@ -1,9 +1,9 @@
-"""Evidence packs: an audit, what was concluded from it and what that shows, in one folder or archive.
+"""Evidence packs: an audit, its report and further evidence in one folder or archive, with a source for every number.
 
-sources   the audit and what else was handed in, and each number of a pack with the place it comes from
-pages     what supervisors and lawmakers ask for, and the pages of a pack: index, and a section for a model card
-archive   how a pack lies in a folder or in a zip archive, and how one of unknown origin is read
-writing   `pack` and `verify_pack`: everything in a pack that follows from its sources, written and made again
+sources   the audit and the other sources of a pack, and each number of a pack with its source
+pages     what supervisors and lawmakers require, and the pages of a pack: the index, and a section for a model card
+archive   packs as folders and zip archives, and reading an archive of unknown origin
+writing   `pack` and `verify_pack`: derive everything else in a pack from its sources, and write or check it
 """
 
 from fragility.packing.writing import pack, verify_pack

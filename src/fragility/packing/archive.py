@@ -1,8 +1,8 @@
-"""How a pack lies on the disk: as a folder, or as a zip archive of the same files.
+"""Packs on disk: a folder, or a zip archive of the same files.
 
 An archive has one form only: files sorted by name, stored without compression, one fixed time, no comments and nothing
-between the entries. The same files are the same bytes, what an archive holds cannot be larger than the archive, and
-nothing can hide in it. An archive of any other form is refused before what it says is read.
+between the entries. So the same files give the same bytes, an archive cannot unpack to more than its size, and it
+cannot hide data. An archive of any other form is refused before its documents are read.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*){0,3}
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the first time that a zip archive can state
 MODE = (stat.S_IFREG | 0o644) << 16
 LOCAL, CENTRAL, END = 30, 46, 22  # bytes of an entry's headers and of the archive's end, without the names
-LARGEST, MOST_FILES = 2**32 - 1, 2**16 - 2  # what an archive can state without extensions
+LARGEST, MOST_FILES = 2**32 - 1, 2**16 - 2  # limits of a zip archive without extensions
 PIECE = 2**20
 
 
@@ -43,13 +43,13 @@ def list_files(folder: Path) -> list[str]:
     names = []
     for home, folders, files in os.walk(folder):
         if not folders and not files and Path(home) != folder:
-            raise CertificateError(f"{folder} holds an empty folder, which no pack does; remove {home!r:.120}")
+            raise CertificateError(f"{folder} contains an empty folder, which a pack never does; remove {home!r:.120}")
         for name in (*folders, *files):
             path = Path(home, name)
             relative = path.relative_to(folder).as_posix()
             mode = path.lstat().st_mode
             if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)) or not NAME.fullmatch(relative):
-                raise CertificateError(f"{folder} holds {relative!r:.120}, which no pack does; remove it")
+                raise CertificateError(f"{folder} contains {relative!r:.120}, which is not part of a pack; remove it")
         names += [Path(home, name).relative_to(folder).as_posix() for name in files]
     return sorted(names)
 
@@ -70,7 +70,7 @@ def digest_file(path: Path) -> str:
 
 @contextmanager
 def open_pack(path: Path) -> Iterator[Path]:
-    """Yield a folder with the files of a pack, which is a folder itself, or an archive."""
+    """Yield a folder with the files of a pack; an archive is unpacked to a temporary folder."""
     if path.is_dir():
         yield path
         return
@@ -82,7 +82,7 @@ def open_pack(path: Path) -> Iterator[Path]:
         _unpack(path, folder)
         write_archive(folder, again)
         if not filecmp.cmp(path, again, shallow=False):
-            raise CertificateError(f"{path} is not laid out as a pack is written: it may hold more than its files")
+            raise CertificateError(f"{path} is not laid out as fragility writes packs: it may contain hidden data")
         again.unlink()
         yield folder
 
@@ -100,38 +100,36 @@ def _unpack(path: Path, folder: Path) -> None:
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError) as error:
         if isinstance(error, CertificateError):
             raise
-        raise CertificateError(f"{path} is no archive of a pack: {error}") from error
+        raise CertificateError(f"{path} is not an archive of a pack: {error}") from error
     except OSError as error:
         raise CertificateError(f"cannot unpack {path}: {error.strerror or error}") from error
 
 
 def _check_entries(path: Path, entries: list[zipfile.ZipInfo]) -> None:
-    """Refuse names that no pack has, a name twice, and anything compressed, before a file is unpacked."""
+    """Refuse invalid names, duplicate names and compressed entries, before a file is unpacked."""
     names = [entry.filename for entry in entries]
     for name in names:
         if not NAME.fullmatch(name):
-            raise CertificateError(f"{path} holds the file {name!r:.120}, a name that no pack has; it is refused")
+            raise CertificateError(f"{path} contains the file {name!r:.120}, whose name is not valid in a pack")
     if len(set(names)) < len(names):
         twice = next(name for place, name in enumerate(names) if name in names[:place])
-        raise CertificateError(f"{path} holds {twice!r} twice; it is refused")
-    packed = [entry for entry in entries if entry.compress_type != zipfile.ZIP_STORED]
-    if packed or sum(entry.file_size for entry in entries) > path.stat().st_size:
-        raise CertificateError(
-            f"{path} is compressed, which no pack is: it could hold more than its size; it is refused"
-        )
+        raise CertificateError(f"{path} contains {twice!r} twice")
+    compressed = any(entry.compress_type != zipfile.ZIP_STORED for entry in entries)
+    if compressed or sum(entry.file_size for entry in entries) > path.stat().st_size:
+        raise CertificateError(f"{path} is compressed, which a pack never is: it could unpack to more than its size")
 
 
 def read_pack_document(folder: Path, pack: Path) -> tuple[dict[str, Any], bytes]:
-    """Return a pack's own document and its bytes; refuse another document, and one that is not in canonical form.
+    """Return a pack's document and its bytes; refuse other formats, and a document that is not in canonical form.
 
-    folder: its files, unpacked; pack: what they were unpacked from.
+    folder: the unpacked files; pack: the path that the user gave, for messages.
     """
     path = pack / PACK_FILE
     try:
         data = read_bounded(folder / PACK_FILE, JSON_LIMIT)
         document = parse_json(data.decode("utf-8"))
     except FileNotFoundError as error:
-        raise CertificateError(f"{pack} is no pack: {PACK_FILE} is missing") from error
+        raise CertificateError(f"{pack} is not a pack: {PACK_FILE} is missing") from error
     except (OSError, ValueError) as error:
         raise CertificateError(f"cannot read {path}: {reason_of(error)}") from error
     check_format(document, FORMAT, str(path), CertificateError)
@@ -144,7 +142,7 @@ def read_pack_document(folder: Path, pack: Path) -> tuple[dict[str, Any], bytes]
 
 
 def check_target(out: Path) -> None:
-    """Refuse a place that a pack must not be written to: something is there that is no pack."""
+    """Refuse a path where something other than a pack exists, or where nothing can be written."""
     if not out.parent.is_dir():
         raise DataError(f"{out} lies in a folder that does not exist; make {out.parent} first")
     if not os.access(out.parent, os.W_OK | os.X_OK):
@@ -161,9 +159,9 @@ def check_target(out: Path) -> None:
             document, _ = read_pack_document(folder, out)
             others = sorted(set(list_files(folder)) - {*document["files"], PACK_FILE, SIGNATURE_FILE})
     except (CertificateError, LookupError, TypeError) as error:
-        raise DataError(f"{out} exists and is no pack of fragility's; choose another name") from error
+        raise DataError(f"{out} exists and is not a pack; choose another name") from error
     if others:
-        raise DataError(f"{out} holds {others[0]!r}, which is no file of the pack there; choose another name")
+        raise DataError(f"{out} contains {others[0]!r}, which does not belong to the pack there; choose another name")
 
 
 @contextmanager
@@ -185,7 +183,7 @@ def staging(out: Path) -> Iterator[Path]:
 def _put_in_place(staged: Path, out: Path) -> None:
     aside = out.parent / f".fragility-{secrets.token_hex(8)}.pack"
     if out.exists():
-        out.rename(aside)  # a pack of ours, as check_target found
+        out.rename(aside)  # a pack, as check_target has verified
     try:
         staged.rename(out)
     except OSError:

@@ -1,9 +1,9 @@
 """The pages of a pack: an index that opens offline, and a section to put into a model card.
 
-The index holds a table of what supervisors and lawmakers ask of a model, in our own words, and what of it the pack
-shows. The table names only what could be confirmed, and says when. It maps evidence to questions; it is no legal
-advice, and no pack makes a model compliant: most of what is asked concerns people, processes and data that no audit
-sees.
+The index has a table of what supervisors and lawmakers require of a model, in our own words, and which of it the pack
+shows. The table names only what could be confirmed, and says when. It maps evidence to questions; it is not legal
+advice, and no pack makes a model compliant: most requirements concern people, processes and data that an audit does
+not cover.
 """
 
 from __future__ import annotations
@@ -41,7 +41,6 @@ from fragility.packing.sources import (
 )
 from fragility.pages.sections import (
     Cell,
-    Command,
     Document,
     Facts,
     Lead,
@@ -51,6 +50,7 @@ from fragility.pages.sections import (
     Numbers,
     PageBlock,
     Section,
+    ShellCommand,
     Table,
     Text,
     render_html,
@@ -58,7 +58,7 @@ from fragility.pages.sections import (
 )
 from fragility.pages.wording import make_sentence, write_count
 
-# --- what is asked of models ----------------------------------------------------------------------------------
+# --- requirements ---------------------------------------------------------------------------------------------
 
 Status: TypeAlias = Literal["shown", "in part", "not covered"]
 NOT_COVERED: Status = "not covered"
@@ -67,29 +67,29 @@ CHECKED = "November 2026"
 
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """A text that asks something of models."""
+    """A law or guidance with requirements for models."""
 
     key: str
     name: str
-    standing: str  # since when, and instead of what
+    standing: str  # when it takes effect, and what it replaces
     checked: str  # how that was confirmed
 
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """One thing that a framework asks for."""
+    """One requirement of a framework."""
 
     framework: str
     place: str
     asks: str
-    shown_by: tuple[str, ...] = ()  # figures, or their beginnings, any of which answers it in part
-    answer: str = ""  # what they show
-    missing: str = ""  # what they do not; without it, they answer the question
+    shown_by: tuple[str, ...] = ()  # figures, or prefixes of their names; each of them answers it in part
+    answer: str = ""  # what these figures show
+    missing: str = ""  # what they do not show; if empty, they answer the question
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a pack answers to a question."""
+    """The answer of a pack to one requirement."""
 
     framework: str
     place: str
@@ -148,11 +148,11 @@ QUESTIONS = (
     Requirement(
         "eu", "15(4), faults", "Resilience to errors, faults and inconsistencies in the system or around it.",
         LOSS,
-        "Which decisions change when evidence is lost, how many pieces it takes, and which cannot be lost that way",
+        "Which decisions change when evidence is lost, how many groups it takes, and which decisions hold",
         "Faults other than the losses that the protocol declares",
     ),
     Requirement(
-        "eu", "15(4), wrong input", "The same where values are there but wrong, noisy or in another unit.",
+        "eu", "15(4), wrong input", "The same for values that are present but wrong, noisy or in another unit.",
         WRONG,
         "Which decisions depend on such values, mode by mode",
         "Faults other than the failure modes that the audit assessed",
@@ -161,7 +161,7 @@ QUESTIONS = (
         "eu", "15(4), other systems", "Inconsistencies that arise between systems, such as a converted model.",
         ("parity_",),
         "Whether the deployed artefact answers as the audited model does, on rows and on degraded states of them",
-        "Other artefacts than the one compared, and what changes in a service later",
+        "Artefacts other than the one compared, and later changes in a service",
     ),
     Requirement(
         "eu", "15(4), redundancy", "Technical redundancy, such as backup or fail-safe plans.",
@@ -190,15 +190,15 @@ QUESTIONS = (
         "Limitations that do not concern evidence",
     ),
     Requirement(
-        "us", "Outcomes analysis", "Predictions compared with what came out.",
+        "us", "Outcomes analysis", "Predictions compared with outcomes.",
         ("accuracy", "confident_accuracy"),
         "Accuracy on the audited rows",
         "Other rows, later outcomes, and the cost of errors",
     ),
     Requirement(
-        "us", "Ongoing monitoring", "The model followed after its release, with thresholds that lead to action.",
+        "us", "Ongoing monitoring", "The model monitored after its release, with thresholds that lead to action.",
         ("gate",),
-        "Verdicts by declared rules, which a later audit can be held to",
+        "Verdicts by declared rules, which later audits can be checked with",
         "Later audits: this pack is of one time",
     ),
     Requirement(
@@ -210,7 +210,7 @@ QUESTIONS = (
     Requirement(
         "us", "Validation by others", "Validation by people who did not develop the model and can challenge it.",
         ("rows",),
-        "Every claim can be computed again by somebody else, who need not trust whoever made the audit",
+        "Anyone can compute every claim again, without trusting the people who made the audit",
         "Who did so, and what they concluded",
     ),
     Requirement("us", "Governance", "Inventory, materiality, policies, roles, and oversight of vendors."),
@@ -231,20 +231,20 @@ QUESTIONS = (
     Requirement(
         "uk", "Principle 5, limits", "Limits on the use of a model that falls short.",
         ("gate",),
-        "Limits that the audit was held to",
-        "Whether they are the right ones, and what follows where one is broken",
+        "Limits that the audit was checked against",
+        "Whether they are the right ones, and what follows if one is broken",
     ),
     Requirement(
         "uk", "Principle 5, mitigants", "Other mitigants where a model falls short: reviews, adjustments, better data.",
         RATES,
-        "How many decisions outages cost, so how many a more reliable feed can save",
+        "How many decisions outages cost, and so how many a more reliable feed can save",
         "Measures taken",
     ),
 )  # fmt: skip
 
 
 def find_answers(figures: Collection[PackFigure]) -> list[Finding]:
-    """Return what a pack with these figures answers to each question."""
+    """Return the answer of a pack with these figures to each requirement."""
     names = [figure.name for figure in figures if figure.value is not None]
     findings = []
     for question in QUESTIONS:
@@ -273,13 +273,13 @@ def _lower(sentence: str) -> str:
 GENERATOR = "fragility pack"
 BIG = ("rows", "confident", "flips_after_one", "flips_early", "accuracy", "lost", "gate")
 MOST_BIG = 5
-NO_VERDICT = "No verdict: the rules were derived from this very audit, so it says nothing that it keeps to them."
+NO_VERDICT = "No verdict: the rules were derived from this audit, which therefore always keeps to them."
 CHECK = "fragility verify PACK"
 VERIFY = "fragility verify {audit} --model MODEL --data DATA"
 VERIFY_ALONE = f"python PACK/{CHECKER} {{audit}} MODEL ROWS"
 
 
-# --- what was shown, and what was not ---------------------------------------------------------------------------
+# --- shown, and not shown ---------------------------------------------------------------------------------------
 
 
 def tell_shown(evidence: Evidence, by_name: dict[str, PackFigure]) -> list[str]:
@@ -289,7 +289,9 @@ def tell_shown(evidence: Evidence, by_name: dict[str, PackFigure]) -> list[str]:
         f"What {by_name['rows'].shown} predictions rest on: which groups of evidence, and when each one flips."
     )
     if audit.baselines is not None:
-        lines.append(f"Whether this depends on what stands in for lost evidence: {name_stability(audit.baselines)}.")
+        lines.append(
+            f"Whether this depends on the values that replace lost evidence: {name_stability(audit.baselines)}."
+        )
     if "searched" in by_name:
         lines.append(
             f"The smallest set of groups whose loss flips it, searched for {by_name['searched'].shown} of them."
@@ -331,19 +333,19 @@ def tell_missing(evidence: Evidence, findings: Sequence[Finding]) -> list[str]:
     if evidence.verdicts is None:
         lines.append("Whether the result is acceptable: no rules were declared.")
     elif evidence.verdicts.from_itself:
-        lines.append("Whether the result is acceptable: the rules were derived from this very audit.")
+        lines.append("Whether the result is acceptable: the rules were derived from this audit.")
     if not evidence.parities:
         lines.append("Whether the deployed model is the audited one: no artefact was compared.")
     if not evidence.signers:
-        lines.append("Who stands behind the audit: it is not signed.")
+        lines.append("Who vouches for the audit: it is not signed.")
     elif evidence.verified is None:
         lines.append("Whether the signature is valid: no public key was given.")
     if not evidence.settings.certificates:
         lines.append("The certificates themselves: this pack names them by digest only.")
     lines.append("Robustness in general: certificates are witnesses of fragility under the declared protocol.")
     names = {"eu": "AI Act", "us": "SR 26-2", "uk": "SS1/23"}
-    left = [f"{names[finding.framework]} {finding.place}" for finding in findings if finding.status == NOT_COVERED]
-    lines.append(f"Not covered by this audit, of {len(findings)} questions below: {'; '.join(left)}.")
+    open_places = [f"{names[f.framework]} {f.place}" for f in findings if f.status == NOT_COVERED]
+    lines.append(f"Not covered by this audit, of {len(findings)} questions below: {'; '.join(open_places)}.")
     return lines
 
 
@@ -367,8 +369,7 @@ def render_index(evidence: Evidence, figures: Sequence[PackFigure], findings: Se
         judged = f"Judged by declared rules: {evidence.verdicts.outcome}."
         lead.append(NO_VERDICT if evidence.verdicts.from_itself else judged)
     unlike = [parity.b.name for parity in evidence.parities if not parity.agrees]
-    own_rules = evidence.verdicts is not None and evidence.verdicts.from_itself
-    big = [name for name in BIG if name in by_name and (name != "gate" or not own_rules)][:MOST_BIG]
+    big = [name for name in BIG if name in by_name][:MOST_BIG]
     sides = (
         ("What was shown", tell_shown(evidence, by_name), False),
         ("What was not", tell_missing(evidence, findings), True),
@@ -394,8 +395,8 @@ def render_index(evidence: Evidence, figures: Sequence[PackFigure], findings: Se
 
 def _show_figures(evidence: Evidence, figures: Sequence[PackFigure]) -> Section:
     text = (
-        "A figure of certificates is computed from their table in the folder audit; fragility verify of this pack "
-        "computes it again. Of the audit, it computes the certificates themselves again, from the model and the rows."
+        "Figures of certificates are computed from the table in the folder audit. fragility verify with this pack "
+        "computes the figures again; with the folder audit, the model and the rows it computes the certificates again."
     )
     rows = [(figure.with_interval, figure.label, describe_source(figure.source, evidence.audit)) for figure in figures]
     anchors = [f"figure-{figure.name}" for figure in figures]
@@ -404,18 +405,18 @@ def _show_figures(evidence: Evidence, figures: Sequence[PackFigure]) -> Section:
 
 
 def _show_verdicts(result: GateResult) -> Section:
-    outcome = "none, by rules from this very audit" if result.from_itself else result.outcome
-    text = "A verdict is inconclusive if the rows at hand cannot tell."
+    outcome = "none, the rules were derived from this audit" if result.from_itself else result.outcome
+    text = "A verdict is inconclusive if the audit has too few rows to decide."
     blocks: list[PageBlock] = [Text([text]), Links([("The rules", RULES)]), result.tabulate()]
     return Section("gate", f"Verdicts of the gate: {outcome}", blocks)
 
 
 def _show_guidance(findings: Sequence[Finding], by_name: dict[str, PackFigure]) -> list[Section]:
     text = (
-        "Questions are in our own words. This is a map of evidence and no legal advice: a pack makes no model "
-        "compliant, and whoever relies on a text reads the text."
+        "Questions are in our own words. This is a map of evidence, not legal advice: a pack does not make a model "
+        "compliant. If you rely on a text, read the text itself."
     )
-    sections = [Section("guidance", "What is asked of models, and what this pack shows of it", [Text([text])])]
+    sections = [Section("guidance", "What is required of models, and which of it this pack shows", [Text([text])])]
     for framework in FRAMEWORKS:
         rows = [
             (
@@ -444,7 +445,7 @@ def _show_checks(evidence: Evidence) -> Section:
         ("Signed by", ", ".join(evidence.signers) or "nobody"),
         ("Limits", manifest.limits),
     ]
-    commands = [block for text, command in _list_checks(evidence) for block in (Text([text]), Command(command))]
+    commands = [block for text, command in _list_checks(evidence) for block in (Text([text]), ShellCommand(command))]
     return Section("check", "How to check it", [*commands, Facts(facts)])
 
 
@@ -458,18 +459,18 @@ def _list_checks(evidence: Evidence) -> list[tuple[str, str]]:
     ]
     if evidence.signers:
         signed = "fragility verify PACK/audit --public-key KEY"
-        checks.append(("Who signed the audit, with a public key from where you trust it:", signed))
+        checks.append(("Who signed the audit, with a public key from a source that you trust:", signed))
     return checks
 
 
 def _list_contents(evidence: Evidence) -> Table:
     """Return the files of a pack and what they hold."""
-    held = "certificates, " if evidence.settings.certificates else ""
+    content = "certificates, " if evidence.settings.certificates else ""
     files = [
         (REPORT, "The report: what predictions rest on, who is exposed, which cases to look at"),
         (REPORT_NUMBERS, "Every number of the report"),
         (PROTOCOL, "The protocol: what may fail, and toward what"),
-        (f"{AUDIT}/manifest.json", f"The audit: {held}protocol and digests, a folder for fragility verify"),
+        (f"{AUDIT}/manifest.json", f"The audit: {content}protocol and digests, a folder for fragility verify"),
         (CARD, "A section for a model card"),
         (CHECKER, "A verifier in one file, which shares no code with fragility: read it, then run it"),
         ("pack.json", "Figures with their sources, answers, and the digest of every file"),
@@ -482,11 +483,11 @@ def _list_contents(evidence: Evidence) -> Table:
         LABELS: "True classes by row id",
         STRESS: "Labels of held-out stress",
         RELIABILITY: "Failure probabilities, and what to make reliable first",
-        AUDIT_KEY: "The public key of the audit's signature; trust it only if you have it from elsewhere too",
-        PACK_KEY: "The public key of whoever signed this pack; the same holds for it",
+        AUDIT_KEY: "The public key of the audit's signature; compare it with one from a source that you trust",
+        PACK_KEY: "The public key of this pack's signature; compare it likewise",
     }
-    there = {VERDICTS, VERDICTS_TEXT} if evidence.verdicts is not None else set()
-    files += [(name, text) for name, text in optional.items() if name in there or (evidence.folder / name).exists()]
+    derived = {VERDICTS, VERDICTS_TEXT} if evidence.verdicts is not None else set()
+    files += [(name, text) for name, text in optional.items() if name in derived or (evidence.folder / name).exists()]
     files += [
         (name, "A comparison of the audited model with another artefact") for name in list_parities(evidence.folder)
     ]
@@ -497,7 +498,7 @@ def _list_contents(evidence: Evidence) -> Table:
 
 
 def render_card(evidence: Evidence, figures: Sequence[PackFigure], findings: Sequence[Finding]) -> str:
-    """Return Markdown for a model card, without a heading of its own: a card's sections have theirs."""
+    """Return Markdown for a section of a model card, without its heading."""
     by_name, manifest = {figure.name: figure for figure in figures}, evidence.audit.manifest
     opening = (
         "The evidence behind each prediction was removed group by group, the most important first, by a protocol. "
@@ -509,6 +510,6 @@ def render_card(evidence: Evidence, figures: Sequence[PackFigure], findings: Seq
         Table("", ("figure", "value"), [(figure.label, figure.with_interval) for figure in figures]),
         Lists([("Shown", tell_shown(evidence, by_name), False), ("Not shown", tell_missing(evidence, findings), True)]),
         Text([check]),
-        Command(CHECK),
+        ShellCommand(CHECK),
     ]
     return "\n\n".join(map(render_markdown_block, blocks)) + "\n"

@@ -1,15 +1,16 @@
-"""The sources of a pack, where each lies and whether they belong together; and the figures that are computed from them.
+"""The sources of a pack, checked to belong together, and the figures that are computed from them.
 
-An earlier audit, true classes, labels of held-out stress, the rules of a gate, comparisons of models, a reliability
-analysis and public keys may lie beside the audit. Everything else in a pack follows from them (``writing.derive``).
+Besides the audit, a pack may contain an earlier audit, true classes, labels of held-out stress, the rules of a gate,
+comparisons of models, a reliability analysis and public keys. Everything else in a pack is derived from these sources
+(``writing.derive``).
 
-Each figure is a number with its source, so that a reader of the pack can compute it again. A source is plain JSON, and
-one of two:
+Each figure is a number with its source, so that a reader of the pack can compute it again. A source is plain JSON, in
+one of these forms:
 
     {"file": F, "pointer": P}                 the value at a JSON pointer (RFC 6901) of a file of the pack
     {"certificates": F, "measure": M, "value": V, "min_confidence": C}
-      a measure of the certificates in a folder of the pack (``certificates.measures``); V is what of it: the "value" of
-      a share or mean, the "count" of rows, how many are "unsettled", or the "total"
+      a measure of the certificates in a folder of the pack (``certificates.measures``); V is the "value" of a share or
+      mean, the "count" of rows, the number of "unsettled" rows, or the "total"
 
 Sums are exact before they are rounded, so the order of the rows does not matter.
 """
@@ -54,28 +55,28 @@ class PackFigure:
     label: str  # what it counts
     value: float | int | str | None  # None if there are no rows to compute it from
     shown: str  # as pages write it
-    interval: str | None  # of a share: its 95% interval
+    interval: str | None  # 95% interval of a share
     source: Source
 
     @property
     def with_interval(self) -> str:
-        """What pages write, with the interval of a share."""
+        """The number as pages write it, with the interval of a share."""
         return self.shown if self.interval is None else f"{self.shown} (95% interval {self.interval})"
 
     @property
     def large(self) -> tuple[str, str]:
-        """The number as a page shows it large, and what it counts."""
+        """The number and its label, for display in large type."""
         return self.shown, self.label if self.interval is None else f"{self.label} ({self.interval})"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plain form, as the pack's own document has it."""
+        """Return the plain form, as in the pack's document."""
         return asdict(self)
 
 
 class SourceReader:
     """Computes figures from the files of a pack.
 
-    An audit that lies elsewhere may stand in for the pack's own, and documents in memory for files.
+    An audit from elsewhere may replace the pack's, and documents in memory may replace files.
     """
 
     def __init__(self, folder: Path, audit: Audit, documents: Mapping[str, Any] | None = None) -> None:
@@ -84,14 +85,14 @@ class SourceReader:
         self._summaries: dict[float, AuditSummary] = {}
 
     def has(self, name: str) -> bool:
-        """Whether the pack has a document."""
+        """Return whether the pack has a document."""
         return name in self._documents or (self.folder / name).exists()
 
     def document(self, name: str) -> Any:
         """Return a JSON file of the pack."""
         if name not in self._documents:
             if not NAME.fullmatch(name):
-                raise CertificateError(f"a figure is said to come from {name!r:.80}, which no file of a pack is called")
+                raise CertificateError(f"the source of a figure is {name!r:.80}, which is not a file name of a pack")
             try:
                 self._documents[name] = read_json(self.folder / name)
             except (OSError, ValueError) as error:
@@ -107,7 +108,7 @@ class SourceReader:
         if "block" in source:
             compared = self.audit.baselines
             if (source["block"], source["value"]) != ("baselines", "verdict") or compared is None:
-                raise CertificateError(f"a figure is said to come from a block of the audit that has none: {source}")
+                raise CertificateError(f"the source of a figure is a block that the audit does not have: {source}")
             return str(compared.verdict)
         if source["value"] not in VALUES:
             raise CertificateError(f"a figure is one of {', '.join(VALUES)} of a measure, got {source['value']!r:.80}")
@@ -134,7 +135,7 @@ def _resolve_pointer(document: Any, pointer: str) -> Any:
     return value
 
 
-# --- what a pack tells ------------------------------------------------------------------------------------------
+# --- figures ----------------------------------------------------------------------------------------------------
 
 SHOWN = {
     "confident": ("count", "of them confident: at least {confident:g}% sure"),
@@ -230,7 +231,7 @@ def list_parities(folder: Path) -> list[str]:
     return [f"{PARITY}/{place}.json" for place in range(len(list((folder / PARITY).glob("*.json"))))]
 
 
-# --- what was handed in ---------------------------------------------------------------------------------------
+# --- evidence -------------------------------------------------------------------------------------------------
 
 EARLIER, STRESS, RULES = "earlier", "stress.parquet", "gate/rules.toml"
 AUDIT_KEY, PACK_KEY = "keys/audit.pub", "keys/pack.pub"
@@ -245,7 +246,7 @@ SURROGATE = re.compile("[\ud800-\udfff]")
 
 @dataclass(frozen=True, slots=True)
 class PackSettings:
-    """The settings of a pack; kept in its document, so that pages can be made again."""
+    """The settings of a pack; its document stores them, so that pages can be made again."""
 
     title: str = "Evidence pack"
     min_confidence: float = CONFIDENT
@@ -264,14 +265,16 @@ class PackSettings:
             if not isinstance(value, str) and (name == "title" or value is not None):
                 raise DataError(f"{name} of a pack must be text, got {value!r:.80}")
             if value is not None and SURROGATE.search(value):
-                raise DataError(f"{name} of a pack holds a lone surrogate, which no file can; got {value!r:.80}")
+                raise DataError(
+                    f"{name} of a pack contains a lone surrogate, which UTF-8 cannot encode; got {value!r:.80}"
+                )
 
     @classmethod
     def from_dict(cls, document: Any) -> PackSettings:
         """Return the settings in a pack's document; floats are written in hexadecimal there."""
-        names = {one.name for one in fields(cls)}
+        names = {setting.name for setting in fields(cls)}
         if not isinstance(document, Mapping) or set(document) != names:
-            raise CertificateError(f"the settings of a pack are exactly {', '.join(sorted(names))}")
+            raise CertificateError(f"the settings of a pack must be exactly {', '.join(sorted(names))}")
         try:
             return cls(**{**document, "min_confidence": float.fromhex(document["min_confidence"])})
         except (TypeError, ValueError, OverflowError) as error:
@@ -280,7 +283,7 @@ class PackSettings:
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """What the sources of a pack say, read and brought together."""
+    """The sources of a pack, read and checked to belong together."""
 
     folder: Path
     settings: PackSettings
@@ -296,7 +299,7 @@ class Evidence:
 
 
 def read_evidence(folder: Path, settings: PackSettings, audit: StoredAudit | None = None) -> Evidence:
-    """Read the sources of a pack; refuse what does not belong together. ``audit`` where it does not lie in the pack."""
+    """Read the sources of a pack; refuse those that do not belong together. ``audit``: if it is not in the pack."""
     opened = open_audit(folder / AUDIT) if audit is None else audit
     labels = None if not (folder / LABELS).exists() else read_labels(folder)
     stress = _read_stress(folder / STRESS, opened) if (folder / STRESS).exists() else None
@@ -330,7 +333,7 @@ def _judge(gate: Gate, audit: Audit, folder: Path, labels: Any, stress: Any) -> 
     column = next((rule.by for rule in gate.rules if rule.by not in (None, "predicted")), None)
     if column is not None:
         raise DataError(
-            f"a rule cuts by {column!r}, a column of the audited rows, which a pack does not hold; leave that rule out"
+            f"a rule groups by {column!r}, a column of the audited rows, which a pack does not contain; remove the rule"
         )
     earlier = open_audit(folder / EARLIER) if (folder / EARLIER).exists() else None
     return gate.check(audit, earlier, labels=labels, stress=stress)
@@ -339,7 +342,7 @@ def _judge(gate: Gate, audit: Audit, folder: Path, labels: Any, stress: Any) -> 
 def read_labels(folder: Path) -> dict[Hashable, Any]:
     """Return the true classes by id, as text."""
     try:
-        pairs = [(id_text(own_id), label) for own_id, label in read_json(folder / LABELS)]
+        pairs = [(id_text(row_id), label) for row_id, label in read_json(folder / LABELS)]
     except (OSError, TypeError, ValueError) as error:
         raise CertificateError(f"{LABELS} must hold pairs of an id and a class") from error
     labels: dict[Hashable, Any] = dict(pairs)
@@ -349,7 +352,7 @@ def read_labels(folder: Path) -> dict[Hashable, Any]:
 
 
 def _read_signers(folder: Path, audit: StoredAudit) -> tuple[tuple[str, ...], str | None]:
-    """Return the key ids in the envelope of the audit, and the key of the pack under which the signature is valid."""
+    """Return the key ids in the audit's envelope, and the key in the pack under which the signature is valid."""
     path = folder / AUDIT / SIGNATURE_FILE
     if not path.exists():
         if (folder / AUDIT_KEY).exists():
@@ -366,28 +369,28 @@ def _read_signers(folder: Path, audit: StoredAudit) -> tuple[tuple[str, ...], st
     return named, str(load_public_key(folder / AUDIT_KEY).keyid)
 
 
-class Given(NamedTuple):
-    """A source of a pack, and what of it can be checked without the model and the rows."""
+class TrustedSource(NamedTuple):
+    """A source of a pack, and which part of it can be checked without the model and the rows."""
 
     name: str
     checked: str
 
 
-def list_given(folder: Path) -> list[Given]:
-    """Return what a pack was made from, beside rules and keys, in words."""
-    given = {
-        EARLIER: Given("the earlier audit", "its digests"),
-        LABELS: Given("the true classes", "that each audited row has one"),
-        STRESS: Given("the labels of held-out stress", "nothing"),
-        RELIABILITY: Given("the reliability analysis", "that it is of the audited rows, and adds up"),
-        PARITY: Given("the comparisons of models", "that they name the audited model"),
+def list_trusted(folder: Path) -> list[TrustedSource]:
+    """Return the sources of a pack, except rules and keys, that ``verify_pack`` has to trust."""
+    sources = {
+        EARLIER: TrustedSource("the earlier audit", "its digests"),
+        LABELS: TrustedSource("the true classes", "that each audited row has one"),
+        STRESS: TrustedSource("the labels of held-out stress", "nothing"),
+        RELIABILITY: TrustedSource("the reliability analysis", "that it is of the audited rows, and adds up"),
+        PARITY: TrustedSource("the comparisons of models", "that they name the audited model"),
     }
-    there = [given_source for name, given_source in given.items() if (folder / name).exists()]
-    return [Given("the certificates", "their digests, and that they agree with their manifest"), *there]
+    present = [source for name, source in sources.items() if (folder / name).exists()]
+    return [TrustedSource("the certificates", "their digests, and that they agree with their manifest"), *present]
 
 
 def list_sources(folder: Path, settings: PackSettings) -> list[str]:
-    """Return the files of a pack that are its sources; it has no others but those derived from them."""
+    """Return the files of a pack that are its sources; all other files are derived from them."""
     files = [f"{AUDIT}/{name}" for name in audit_files(folder / AUDIT, certificates=settings.certificates)]
     if (folder / RULES).exists() and (folder / EARLIER).exists():
         files += [f"{EARLIER}/{name}" for name in audit_files(folder / EARLIER, certificates=True)]
@@ -409,8 +412,8 @@ def read_checker() -> str:
 
 
 def audit_files(folder: Path, *, certificates: bool) -> list[str]:
-    """Return the files of an audit folder that belong into a pack: what its manifest names, and its signature."""
+    """Return the files of an audit folder that belong into a pack: the manifest, its files, and its signature."""
     manifest = read_manifest(folder)
     documents = [*manifest.files_of("protocol"), *manifest.files_of("protocol-signature")]
-    named = list(manifest.files or {}) if certificates else documents
-    return [MANIFEST_FILE, *named, *([SIGNATURE_FILE] if (folder / SIGNATURE_FILE).is_file() else [])]
+    files = list(manifest.files or {}) if certificates else documents
+    return [MANIFEST_FILE, *files, *([SIGNATURE_FILE] if (folder / SIGNATURE_FILE).is_file() else [])]

@@ -1,6 +1,6 @@
 """`pack` writes a pack; `verify_pack` derives everything in it again from its sources, and compares bytes.
 
-From the sources follow verdicts, report, figures, answers and pages.
+Verdicts, report, figures, answers and pages are derived from the sources.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ from fragility.packing.sources import (
     SourceReader,
     audit_files,
     list_figures,
-    list_given,
     list_sources,
+    list_trusted,
     read_checker,
     read_evidence,
 )
@@ -87,7 +87,7 @@ from fragility.version import __version__
 
 @dataclass(frozen=True, eq=False)
 class Derived:
-    """What follows from the sources of a pack."""
+    """Everything that is derived from the sources of a pack."""
 
     figures: tuple[PackFigure, ...]
     findings: tuple[Finding, ...]
@@ -110,10 +110,10 @@ def derive(evidence: Evidence) -> Derived:
         date=settings.date,
         signed_by=None if evidence.verified is None else evidence.verified[:16],
         parity=evidence.parities,
-        values=True,  # the sources have none but those that were asked for
+        values=True,  # the sources contain only values that the user asked for
     )
     (audited,) = report.summary.audits
-    # The place of the audit is the one in the pack, wherever it lay when the report was made.
+    # The report names the folder of the audit in the pack, wherever the audit was read from.
     placed = replace(audited, facts=replace(audited.facts, folder=AUDIT))
     report = Report(replace(report.summary, audits=(placed,)))
     numbers = json.dumps(report.to_dict(), ensure_ascii=False, allow_nan=False, indent=1) + "\n"
@@ -131,9 +131,9 @@ def derive(evidence: Evidence) -> Derived:
     return Derived(figures, findings, {name: text.encode() for name, text in files.items()}, reader)
 
 
-PREDICATE = "https://fragility.invalid/pack/v1"  # a name, as those of fragility.base.envelopes
-HOLDS = "the pack holds: its figures and pages follow from its sources"
-HOLDS_AS_SIGNED = "the pack holds: its figures follow from its sources, and its pages are those that were signed"
+PREDICATE = "https://fragility.invalid/pack/v1"  # an identifier, like those in fragility.base.envelopes
+HOLDS = "the pack is valid: its figures and pages follow from its sources"
+HOLDS_AS_SIGNED = "the pack is valid: its figures follow from its sources, and its pages are those that were signed"
 VERIFIES = "fragility verify recomputes certificates, from the model and the rows"
 MOST_FIGURES = 1000  # that a pack of any version may list
 
@@ -158,11 +158,11 @@ def pack(
     purpose: str | None = None,
     date: str | None = None,
 ) -> Path:
-    """Write an audit and what was concluded from it into one folder or archive, to hand over.
+    """Write an audit and its conclusions into one folder or archive, to hand over.
 
-    The pack holds the audit, its report and protocol, what else is given, a copy of the verifier in one file that
-    shares no code with this library, and an index that says what was shown and what was not, with a map to the
-    questions of supervisors and lawmakers. Every figure has its source, and
+    The pack contains the audit, its report and protocol, the optional evidence below, a copy of the verifier in one
+    file, which shares no code with this library, and an index that says what was shown and what was not, with a map to
+    the questions of supervisors and lawmakers. Every figure has its source, and
     :func:`verify_pack` computes it again. The same input gives the same bytes.
 
     Parameters
@@ -170,7 +170,7 @@ def pack(
     audit : path
         The folder of an audit.
     out : path
-        The pack: an archive if its name ends in ``.zip``, else a folder. Only a pack may lie there already.
+        The pack: an archive if its name ends in ``.zip``, else a folder. Only an existing pack is overwritten.
     rules : path, optional
         The rules of a gate (TOML); the audit is judged by them. Rules by a column of the rows are refused.
     against : path, optional
@@ -182,26 +182,26 @@ def pack(
     parity : ModelParity or sequence of ModelParity, default=()
         Comparisons of the audited model with other artefacts of it, from :func:`check_parity`.
     values : bool, default=False
-        Whether the examples of these comparisons keep the values of their rows; else they name fields alone.
+        Whether the examples of these comparisons keep the values of their rows, or only the names of fields.
     reliability : FailureProbability, optional
         From :func:`assess_reliability`, of the audited rows.
     min_confidence : float, optional
-        Where confident begins; by default as the protocol declares.
+        The threshold of confidence; by default as the protocol declares.
     certificates : bool, default=True
-        Whether to pack the certificates themselves; without them the pack names them by digest, and to check it takes
-        the audit's folder.
+        Whether to pack the certificates themselves; else the pack names them by digest, and checking it requires the
+        audit's folder.
     key : path, optional
-        A private key, as :func:`generate_keys` writes it: signs the copy of the audit and the pack as a whole.
+        A private key, as :func:`generate_keys` writes it, that signs the copy of the audit and the whole pack.
     public_key : path, optional
         The public key for an earlier signature of the audit; an invalid signature is refused.
     title : str, default="Evidence pack"
-        What the index is called.
+        The title of the index.
     author : str, optional
         Who made the pack.
     purpose : str, optional
         What it was made for.
     date : str, optional
-        Its date. None is looked up, so that the same input gives the same bytes.
+        Its date. The clock is not read, so that the same input gives the same bytes.
 
     Returns
     -------
@@ -211,7 +211,7 @@ def pack(
     Raises
     ------
     DataError
-        Something is there that is no pack, or what was given does not belong to the audit.
+        ``out`` exists and is not a pack, or an argument does not belong to the audit.
     CertificateError
         The audit's files contradict each other; nothing is packed.
 
@@ -243,14 +243,14 @@ def pack(
             Advice("key", "--key"),
             " signs the audit anew, so ",
             Advice("public_key", "--public-key"),
-            ", which is for an earlier signature, has no use; leave one of them out",
+            ", which is for an earlier signature, has no effect; leave one of them out",
         )
     if target.resolve().is_relative_to(source.resolve()):
-        raise DataError(f"{target} lies in the folder of the audit, which stays as it is; choose another place")
+        raise DataError(f"{target} lies in the folder of the audit, which pack does not change; choose another place")
     for folder in (source, *([] if against is None else [Path(against)])):
-        wrong = [check for check in check_integrity(folder) if not check.passed]
-        if wrong:
-            raise CertificateError(f"{folder} cannot be packed, its {wrong[0].name} is wrong: {wrong[0].detail}")
+        failed = [check for check in check_integrity(folder) if not check.passed]
+        if failed:
+            raise CertificateError(f"{folder} cannot be packed, its {failed[0].name} is wrong: {failed[0].detail}")
     level = open_audit(source).confident_from(min_confidence)
     level = float(level) if is_number(level) else level
     settings = PackSettings(title, level, certificates, author, purpose, date)
@@ -263,7 +263,7 @@ def pack(
                 _copy_audit(Path(against), folder / EARLIER, certificates=True)
             _copy_documents(folder, rules, labels, stress, parity, values, reliability)
             if public_key is not None:
-                load_public_key(public_key)  # refuses a private one, and what is no key
+                load_public_key(public_key)  # refuses a private key, and anything that is not a key
                 (folder / AUDIT_KEY).parent.mkdir(exist_ok=True)
                 shutil.copyfile(public_key, folder / AUDIT_KEY)
             if key is not None:
@@ -307,7 +307,7 @@ def _copy_documents(
     values: bool,
     reliability: FailureProbability | None,
 ) -> None:
-    """Put what was given beside the audit, each in the one form that a pack has it in."""
+    """Write the sources other than the audit, each in the form of a pack."""
     if rules is not None:
         (folder / RULES).parent.mkdir()
         text = read_file(rules, f"the rules {rules}", f"there is no file of rules {rules}")
@@ -320,29 +320,32 @@ def _copy_documents(
             raise DataError(f"stress must be what label_brittle returns, or its table, got {type(stress).__name__}")
         _write_stress(folder, table)
     compared = (parity,) if isinstance(parity, ModelParity) else tuple(parity)
-    for place, one in enumerate(compared):
-        if not isinstance(one, ModelParity):
-            raise DataError(f"parity must be what check_parity returns, got {type(one).__name__}")
+    for place, comparison in enumerate(compared):
+        if not isinstance(comparison, ModelParity):
+            raise DataError(f"parity must be what check_parity returns, got {type(comparison).__name__}")
         (folder / PARITY).mkdir(exist_ok=True)
-        (one if values else one.without_values()).save(folder / PARITY / f"{place}.json")
+        (comparison if values else comparison.without_values()).save(folder / PARITY / f"{place}.json")
     if reliability is not None:
         if not isinstance(reliability, FailureProbability):
             raise DataError(
                 f"reliability must be what assess_reliability returns, got {type(reliability).__name__}; "
-                "FailureProbability.load reads a file of it"
+                "FailureProbability.load reads it from a file"
             )
         reliability.save(folder / RELIABILITY)
 
 
 def _write_stress(folder: Path, table: pa.Table) -> None:
-    """Write the labels of the audited rows; those of others are left out."""
+    """Write the labels of the audited rows, without those of other rows."""
     if "id" in table.column_names:
-        audited = {
-            id_text(i) for batch in open_audit(folder / AUDIT).batches(["id"]) for i in batch.column("id").to_pylist()
-        }
-        known = [id_text(own_id) in audited for own_id in table.column("id").to_pylist()]
-        table = table if all(known) else table.filter(pa.array(known))
+        audited = {id_text(row_id) for row_id in _read_ids(folder)}
+        is_audited = [id_text(row_id) in audited for row_id in table.column("id").to_pylist()]
+        table = table if all(is_audited) else table.filter(pa.array(is_audited))
     pq.write_table(table, folder / STRESS)
+
+
+def _read_ids(folder: Path) -> list[Hashable]:
+    """Return the ids of the audited rows, in their order."""
+    return [i for batch in open_audit(folder / AUDIT).batches(["id"]) for i in batch.column("id").to_pylist()]
 
 
 def _write_labels(folder: Path, labels: Mapping[Any, Any]) -> bytes:
@@ -350,27 +353,27 @@ def _write_labels(folder: Path, labels: Mapping[Any, Any]) -> bytes:
     if not isinstance(labels, Mapping):
         raise DataError(f"labels must be a mapping of ids to classes, got {type(labels).__name__}")
     by_text: dict[str, str] = {}
-    for own_id, label in labels.items():
-        if not is_missing(label) and by_text.setdefault(id_text(own_id), str(label)) != str(label):
-            known = by_text[id_text(own_id)]
-            raise DataError(f"the row {own_id!r} has two labels, {known!r} and {str(label)!r}; give each row one")
-    ids = [i for batch in open_audit(folder / AUDIT).batches(["id"]) for i in batch.column("id").to_pylist()]
-    lacking = [own_id for own_id in ids if id_text(own_id) not in by_text]
+    for row_id, label in labels.items():
+        if not is_missing(label) and by_text.setdefault(id_text(row_id), str(label)) != str(label):
+            first = by_text[id_text(row_id)]
+            raise DataError(f"the row {row_id!r} has two labels, {first!r} and {str(label)!r}; give each row one")
+    ids = _read_ids(folder)
+    lacking = [row_id for row_id in ids if id_text(row_id) not in by_text]
     if lacking:
         raise DataError(*say_unlabelled(len(lacking), len(ids), lacking[0], IdSpan(ids), IdSpan(labels)))
-    pairs = [[own_id, by_text[id_text(own_id)]] for own_id in ids]
+    pairs = [[row_id, by_text[id_text(row_id)]] for row_id in ids]
     return (json.dumps(pairs, ensure_ascii=False, separators=(",", ":")) + "\n").encode()
 
 
 def _write_document(folder: Path, settings: PackSettings, derived: Derived, audit: Audit) -> bytes:
     files = describe_files(folder, list_files(folder))
-    data = canonical_bytes(describe_pack(settings, derived, audit, files))
-    write_bytes(folder / PACK_FILE, data)
-    return data
+    text = canonical_bytes(describe_pack(settings, derived, audit, files))
+    write_bytes(folder / PACK_FILE, text)
+    return text
 
 
 def describe_pack(settings: PackSettings, derived: Derived, audit: Audit, files: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a pack's own document."""
+    """Return a pack's document."""
     return {
         "format": FORMAT,
         "fragility": __version__,
@@ -402,13 +405,13 @@ def verify_pack(
     audit: str | os.PathLike[str] | None = None,
     public_key: str | os.PathLike[str] | None = None,
 ) -> Outcome:
-    """Make everything in a pack again from its certificates, and compare; neither model nor rows are needed.
+    """Derive everything in a pack again from its certificates, and compare; neither model nor rows are needed.
 
-    Checked, in this order: that the pack has the files that it lists, and no others; the digest of each; that the audit
-    is whole; each figure, from its source; verdicts, report and pages, which are made again and compared byte by byte;
-    and the signature, if there is one or a key is given. The copy of the verifier in one file must equal the one
-    installed here. Pages that another version wrote cannot be made again, so they and the verifier beside them hold
-    only as far as they are signed by the key given.
+    The checks are, in this order: the pack has exactly the files that it lists; the digest of each file; the integrity
+    of the audit; each figure, from its source; verdicts, report and pages, which are made again and compared byte by
+    byte; and the signature, if there is one or a key is given. The copy of the verifier in one file must equal the
+    installed one. Pages that another version wrote cannot be made again; they, and the verifier beside them, are
+    accepted only if the given key has signed them.
 
     Parameters
     ----------
@@ -427,7 +430,7 @@ def verify_pack(
     Raises
     ------
     CertificateError
-        It is no pack, or an archive that is laid out in another way.
+        It is not a pack, or an archive that fragility did not write.
     VerificationError
         The certificates are not in the pack, and no audit was given; or the key cannot be used.
 
@@ -440,9 +443,8 @@ def verify_pack(
         try:
             holds = HOLDS if document["fragility"] == __version__ else HOLDS_AS_SIGNED
             checks = _run_checks(folder, document, data, audit, public_key)
-            believed = join_names([source.name for source in list_given(folder)])
-            holds_text = f"{holds}; these sources are believed as they are: {believed}; {VERIFIES}"
-            return Outcome(tuple(checks), holds_text)
+            trusted = join_names([source.name for source in list_trusted(folder)])
+            return Outcome(tuple(checks), f"{holds}; these sources are taken on trust: {trusted}; {VERIFIES}")
         except MALFORMED as error:
             if isinstance(error, FragilityError):
                 raise
@@ -466,7 +468,7 @@ def _run_checks(folder: Path, document: dict[str, Any], data: bytes, audit: Any,
     if (folder / EARLIER).exists():
         checks += [replace(check, name=f"earlier {check.name}") for check in check_integrity(folder / EARLIER)]
     if manifest_bytes(source) != manifest_bytes(folder / AUDIT):
-        checks.append(Check("audit", False, f"{source} is another audit than the one of this pack"))
+        checks.append(Check("audit", False, f"{source} is not the audit of this pack"))
     if not all(check.passed for check in checks):
         return checks
     opened = open_audit(source)
@@ -475,11 +477,11 @@ def _run_checks(folder: Path, document: dict[str, Any], data: bytes, audit: Any,
     except FragilityError as error:
         return [*checks, Check("sources", False, str(error))]
     if others := sorted({*document["files"]} - {*list_sources(folder, settings), *DERIVED}):
-        return [*checks, Check("sources", False, f"{others[0]} is neither a source of a pack nor follows from one")]
+        return [*checks, Check("sources", False, f"{others[0]} is neither a source of the pack nor derived from one")]
     signature = _check_signature(folder, data, public_key)
     signed = public_key is not None and all(check.passed for check in signature)
-    details = "; ".join(f"{source.name}: {source.checked}" for source in list_given(folder))
-    checks.append(Check("sources", True, f"only this was checked of them: {details}"))
+    details = "; ".join(f"{source.name}: {source.checked}" for source in list_trusted(folder))
+    checks.append(Check("sources", True, f"checked only this: {details}"))
     checks.append(_check_figures(document, derived))
     version = document["fragility"]
     if version != __version__ and not signed and all(check.passed for check in (*checks, *signature)):
@@ -494,15 +496,15 @@ def _run_checks(folder: Path, document: dict[str, Any], data: bytes, audit: Any,
 
 def _check_files(folder: Path, listed: Any) -> Check:
     """Compare the files of a folder with those that the pack lists."""
-    there = [name for name in list_files(folder) if name not in (PACK_FILE, SIGNATURE_FILE)]
-    if missing := sorted(set(listed) - set(there)):
-        return Check("files", False, f"{missing[0]} is listed in {PACK_FILE} and missing here")
-    if added := sorted(set(there) - set(listed)):
-        return Check("files", False, f"{added[0]} is no file of this pack: {PACK_FILE} does not list it")
-    present = describe_files(folder, there)
-    if changed := [name for name in there if present[name] != listed[name]]:
-        return Check("files", False, f"{changed[0]} was changed: {PACK_FILE} states another digest")
-    return Check("files", True, f"{len(there)} files, each with the digest that {PACK_FILE} states")
+    names = [name for name in list_files(folder) if name not in (PACK_FILE, SIGNATURE_FILE)]
+    if missing := sorted(set(listed) - set(names)):
+        return Check("files", False, f"{missing[0]} is listed in {PACK_FILE} but missing")
+    if added := sorted(set(names) - set(listed)):
+        return Check("files", False, f"{added[0]} does not belong to this pack: {PACK_FILE} does not list it")
+    present = describe_files(folder, names)
+    if changed := [name for name in names if present[name] != listed[name]]:
+        return Check("files", False, f"{changed[0]} was changed: its digest differs from that in {PACK_FILE}")
+    return Check("files", True, f"{len(names)} files, each with the digest that {PACK_FILE} states")
 
 
 def _check_figures(document: dict[str, Any], derived: Derived) -> Check:
@@ -510,10 +512,10 @@ def _check_figures(document: dict[str, Any], derived: Derived) -> Check:
     computed = {figure.name: encode(figure.to_dict()) for figure in derived.figures}
     names = [stated["name"] for stated in document["figures"]]
     if len(names) > MOST_FIGURES or len(set(names)) < len(names):
-        return Check("figures", False, f"{PACK_FILE} lists {len(names)} figures, too many or one of them twice")
+        return Check("figures", False, f"{PACK_FILE} lists {len(names)} figures, too many or with a duplicate")
     if document["fragility"] == __version__ and names != list(computed):
         other = next((name for name in [*names, *computed] if name not in computed or name not in names), names[0])
-        return Check("figures", False, f"{PACK_FILE} lists other figures than this pack has: {other!s:.80}")
+        return Check("figures", False, f"the figures in {PACK_FILE} are not those of this pack: {other!s:.80}")
     for stated in document["figures"]:
         fresh = computed.get(stated["name"])
         if fresh is not None and fresh["source"] == stated["source"]:
@@ -521,16 +523,18 @@ def _check_figures(document: dict[str, Any], derived: Derived) -> Check:
         else:
             fresh, value = None, encode(derived.reader.compute(_decode_floats(stated["source"])))
         if value != stated["value"]:
-            return Check("figures", False, f"{stated['name']} is stated as {stated['value']}, its source gives {value}")
+            return Check(
+                "figures", False, f"{stated['name']} is stated as {stated['value']}, but its source gives {value}"
+            )
         if fresh is not None and fresh != stated:
             return Check(
-                "figures", False, f"{stated['name']} is shown as {stated['shown']!r:.80}, it is {fresh['shown']}"
+                "figures", False, f"{stated['name']} is shown as {stated['shown']!r:.80} instead of {fresh['shown']!r}"
             )
     return Check("figures", True, f"{len(document['figures'])} figures, each computed again from its source")
 
 
 def _decode_floats(value: Any) -> Any:
-    """Return a source as it was before its floats were written in hexadecimal."""
+    """Return a source with its hexadecimal floats decoded."""
     if isinstance(value, dict):
         return {name: _decode_floats(entry) for name, entry in value.items()}
     if isinstance(value, list):
@@ -543,7 +547,7 @@ def _decode_floats(value: Any) -> Any:
 def _check_pages(
     folder: Path, document: dict[str, Any], settings: PackSettings, derived: Derived, audit: Audit, *, signed: bool
 ) -> Check:
-    """Compare verdicts, report, answers and pages with those made again."""
+    """Compare verdicts, report, answers and pages with those derived again."""
     listed = {name for name in document["files"] if name in DERIVED}
     if document["fragility"] != __version__:
         message = f"written by fragility {document['fragility']!s:.40}, so they cannot be made again by {__version__}; "
@@ -551,34 +555,35 @@ def _check_pages(
         return Check("pages", signed, message + remedy)
     for name, data in derived.files.items():
         if name not in listed or document["files"][name]["digest"] != digest_bytes(data):
-            other = "the one of this installation" if name == CHECKER else "what follows from the sources of this pack"
-            return Check("pages", False, f"{name} is not {other}")
+            expected = "the installed one" if name == CHECKER else "what the sources of this pack give"
+            return Check("pages", False, f"{name} differs from {expected}")
     if listed - set(derived.files):
-        return Check(
-            "pages", False, f"{min(listed - set(derived.files))} does not follow from the sources of this pack"
-        )
+        added = min(listed - set(derived.files))
+        return Check("pages", False, f"{added} cannot be derived from the sources of this pack")
     if document != encode(describe_pack(settings, derived, audit, document["files"])):
-        return Check("pages", False, f"{PACK_FILE} is not what follows from the sources of this pack")
+        return Check("pages", False, f"{PACK_FILE} differs from what the sources of this pack give")
     count = len(derived.files) - 1
-    return Check("pages", True, f"{count} files, made again and equal; {CHECKER} is the one of this installation")
+    return Check("pages", True, f"{count} files, made again and equal; {CHECKER} is the installed one")
 
 
 def _check_signature(folder: Path, data: bytes, public_key: Any) -> list[Check]:
-    """Verify the signature by the key given; without one by that of the pack, which only shows that they agree."""
+    """Verify the signature with the given key, or else with the pack's key, which only shows consistency."""
     path, pack_key = folder / SIGNATURE_FILE, folder / PACK_KEY
     if public_key is None and not path.exists() and not pack_key.exists():
         return []
     if not path.exists():
-        lost = f"; it was, by the key in {PACK_KEY}" if pack_key.exists() else ""
+        lost = f", although it contains the signer's key {PACK_KEY}" if pack_key.exists() else ""
         return [Check("signature", False, f"this pack is not signed{lost}")]
     if public_key is None and not pack_key.exists():
-        return [Check("signature", False, f"{SIGNATURE_FILE} is there without {PACK_KEY}, as no pack is written")]
+        return [Check("signature", False, f"{SIGNATURE_FILE} is present, but {PACK_KEY} is missing")]
     key = load_public_key(pack_key if public_key is None else public_key)
     envelope = read_envelope(read_file(path, path.name), path.name)
     statement = read_statement(envelope, path.name)
     if not is_signed_by(envelope, key):
         return [Check("signature", False, f"{SIGNATURE_FILE} has no valid signature by this key")]
     if statement != _state_pack(data):
-        return [Check("signature", False, "another pack was signed than the one here")]
-    origin = "" if public_key is not None else ", which is in this pack; whose it is, a public key from elsewhere tells"
+        return [Check("signature", False, "the signature is of another pack")]
+    origin = (
+        "" if public_key is not None else ", which is in this pack; give a public key that you trust to check whose"
+    )
     return [Check("signature", True, f"by the key {key.keyid[:16]}{origin}")]

@@ -1,11 +1,11 @@
-"""Pictures: small ones as SVG text, drawn without a library; the margin curve; and what all matplotlib figures share.
+"""Pictures: small ones as SVG text, drawn without a library; the margin curve; and the base of all matplotlib figures.
 
 Every function that returns SVG or HTML returns the same text for the same input. Colours are variables of the page
-(`--accent` and so on) with values that hold up on white and on black, so that a notebook without our style sheet shows
-the same picture; text takes the colour of the text around it. Text that comes from data is escaped here and nowhere
-else.
+(`--accent` and so on) with defaults that are legible on white and on black, so that a notebook without our style sheet
+shows the same picture; text takes the colour of the surrounding text. Text that comes from data is escaped here and
+nowhere else.
 
-Matplotlib is imported when something is drawn, and its global style is left as it was.
+Matplotlib is imported when something is drawn, and its global style is not changed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fragility.pages.wording import write_count, write_interval, write_known, wr
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Okabe and Ito's blue and vermilion: told apart by people with any common form of colour blindness, and in grey print.
+# Okabe and Ito's blue and vermilion, which are distinct in all common forms of colour blindness and in grey print.
 ACCENT = "var(--accent, #0072B2)"
 FLIP = "var(--flip, #D55E00)"
 FLIP_TEXT = "var(--flip-text, currentColor)"
@@ -40,7 +40,7 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class LinearScale:
-    """A straight map from values to places; `low` goes to `start`, `high` to `end`."""
+    """A linear map from values to positions; `low` maps to `start`, `high` to `end`."""
 
     low: float
     high: float
@@ -54,7 +54,7 @@ class LinearScale:
 
 
 def _round(value: float) -> str:
-    """Return a place with one decimal and no trailing zero; minus zero is zero."""
+    """Return a position with one decimal and no trailing zero; minus zero is zero."""
     text = f"{value:.1f}".removesuffix(".0")
     return "0" if text == "-0" else text
 
@@ -105,8 +105,8 @@ def draw_bar(x: float, y: float, width: float, height: float, *, colour: str = A
 def draw_cells(corners: Iterable[Point], width: float, height: float, opacity: float) -> str:
     """Return many equal rectangles as one path, which keeps a density plot of any number of rows small."""
     box = f"h{_round(width)}v{_round(height)}h-{_round(width)}z"
-    drawn = "".join(f"M{_round(x)} {_round(y)}{box}" for x, y in corners)
-    return f'<path d="{drawn}" fill="{ACCENT}" fill-opacity="{opacity:g}"/>' if drawn else ""
+    path = "".join(f"M{_round(x)} {_round(y)}{box}" for x, y in corners)
+    return f'<path d="{path}" fill="{ACCENT}" fill-opacity="{opacity:g}"/>' if path else ""
 
 
 def draw_dot(centre: Point, radius: float = 2.5, *, colour: str = ACCENT, hollow: bool = False) -> str:
@@ -129,7 +129,7 @@ def draw_text(
 
 
 def draw_share_bar(share: float) -> str:
-    """Return a bar for a table's cell; the number beside it says the same."""
+    """Return a bar for a table's cell, which also shows the number."""
     return (
         '<svg class="share" aria-hidden="true" viewBox="0 0 100 10" preserveAspectRatio="none">'
         f'<rect width="100" height="10" fill="var(--soft, #8A8F9833)"/>'
@@ -182,7 +182,7 @@ def draw_legend(entries: Sequence[tuple[str, str, str]]) -> list[str]:
 def draw_picture(
     width: float, height: float, label: str, marks: Iterable[str], *, kind: str = "chart", styled: bool = True
 ) -> str:
-    """Return an SVG element that reads aloud as `label`; with `styled` it fits the width it is given."""
+    """Return an SVG element that screen readers read as `label`; with `styled` it scales to the available width."""
     style = f' style="width:100%;max-width:{_round(width)}px;height:auto"' if styled else ""
     return (
         f'<svg class="{kind}" role="img" aria-label="{escape(label)}" viewBox="0 0 {_round(width)} {_round(height)}"'
@@ -196,7 +196,7 @@ def draw_picture(
 def draw_shares(entries: Sequence[tuple[str, Share]], measure: str = "flip early", *, total: bool = True) -> str:
     """Return one line per entry: its share as a dot, the share's interval as a line, its count as text.
 
-    measure: what the share does, for readers who cannot see it; total: whether the first entry is of all rows.
+    measure: what is counted, for screen readers; total: whether the first entry covers all rows.
     """
     left, right, top, step = 128.0, 330.0, 20.0, 25.0
     bottom = top + step * len(entries)
@@ -220,16 +220,17 @@ def draw_paired_shares(
     """Return two shares per entry with their intervals, one audit above the other."""
     left, right, top, step = 128.0, RIGHT, 44.0, 34.0
     bottom = top + step * len(entries)
-    x, marks = _draw_share_axis([share for _, both in entries for share in both], left, right, top, bottom)
-    for place, (name, both) in enumerate(entries):
+    x, marks = _draw_share_axis([share for _, pair in entries for share in pair], left, right, top, bottom)
+    for place, (name, pair) in enumerate(entries):
         y = top + step * (place + 0.5) - 4
         marks.append(draw_text((left - 10, y + 4), shorten(name, 20), anchor="end"))
-        for offset, share, colour in zip((-6, 6), both, (QUIET, ACCENT), strict=True):
+        for offset, share, colour in zip((-6, 6), pair, (QUIET, ACCENT), strict=True):
             marks += _draw_interval(share, x, y + offset, colour, 4)
     samples = zip(names, (QUIET, ACCENT), strict=True)
     marks += draw_legend([(shorten(name, 24), colour, "solid") for name, colour in samples])
     label = "; ".join(
-        f"{name}: {write_percent(one.value)} against {write_percent(two.value)}" for name, (one, two) in entries
+        f"{name}: {write_percent(first.value)} against {write_percent(second.value)}"
+        for name, (first, second) in entries
     )
     return draw_picture(WIDTH, bottom + 16, f"Share that {measure}, {names[0]} against {names[1]}. {label}", marks)
 
@@ -286,14 +287,14 @@ def draw_table(head: Sequence[str], rows: Iterable[Sequence[object]], numeric: S
 
 
 def put_side_by_side(*parts: str) -> str:
-    """Return blocks beside each other, one below the other where there is no room."""
+    """Return blocks side by side; they wrap if there is no room."""
     blocks = "".join(f'<div style="min-width:0">{part}</div>' for part in parts)
     return f'<div style="display:flex;flex-wrap:wrap;gap:1.5em;align-items:flex-start">{blocks}</div>'
 
 
 # --- matplotlib -----------------------------------------------------------------------------------------------
 
-# Okabe and Ito's palette: told apart by people with any common form of colour blindness, and in grey print.
+# Okabe and Ito's palette, which is distinct in all common forms of colour blindness and in grey print.
 BLUE, ORANGE, RED, GREY = "#0072B2", "#E69F00", "#D55E00", "#8A8F98"
 
 STYLE: Any = {  # matplotlib types the keys of its settings one by one
@@ -316,24 +317,24 @@ STYLE: Any = {  # matplotlib types the keys of its settings one by one
 
 @dataclass(repr=False)
 class Display(BriefRepr):
-    """Base of the displays: it draws one, or a row of panels, and keeps what was drawn on."""
+    """Base of the displays, which draw one panel or a row of panels."""
 
     ax_: Any = field(default=None, init=False, repr=False)
     figure_: Any = field(default=None, init=False, repr=False)
     _share_y: ClassVar[bool] = True  # of several panels in a new figure
 
     def plot(self, ax: Axes | Sequence[Axes] | None = None) -> Self:
-        """Draw it, in our style.
+        """Draw the display in the library's style.
 
         Parameters
         ----------
         ax : matplotlib Axes or one per panel, optional
-            Draw on these, or several panels in the place of one; new axes otherwise.
+            The axes to draw on; a single one is split if there are several panels. New axes by default.
 
         Returns
         -------
         Display
-            The display itself; ``figure_`` and ``ax_`` are what it was drawn on.
+            The display itself, with ``figure_`` and ``ax_``.
         """
         import matplotlib
         import matplotlib.pyplot as plt
@@ -342,8 +343,8 @@ class Display(BriefRepr):
         count, width, height = self._measure()
         figure: Any = None
         if ax is None:
-            # The first figure loads the backend, which may declare settings of its own, such as a notebook's to show
-            # every figure: a context around it would undo them at its end.
+            # The first figure loads the backend, which may change settings, such as a notebook's to show every figure;
+            # rc_context would undo them at its end.
             face = STYLE["figure.facecolor"]
             figure = plt.figure(figsize=(width, height), layout="constrained", facecolor=face)
         with matplotlib.rc_context(STYLE):
@@ -383,7 +384,7 @@ def _split_axes(ax: Axes, count: int) -> list[Axes]:
 
 @dataclass(repr=False)
 class ReliabilityDisplay(Display):
-    """Which feed to make reliable first; :meth:`FailureProbability.plot` draws it.
+    """Decisions kept by making each group reliable; :meth:`FailureProbability.plot` draws it.
 
     Attributes
     ----------
@@ -392,13 +393,13 @@ class ReliabilityDisplay(Display):
     decisions_kept : sequence of float
         Decisions that would be kept if each never failed.
     lost : float
-        Decisions expected to be lost as things are.
+        Decisions expected to be lost at present.
     rows : int
-        Decisions in all.
+        Total number of decisions.
     condition : str
         How evidence fails, in words.
     ax_, figure_ : matplotlib Axes and Figure
-        What it was drawn on.
+        The axes and the figure, after ``plot``.
     """
 
     groups: Sequence[str]
@@ -431,8 +432,8 @@ LONGEST_CLASS = 16  # characters of a class beside the flip
 class MarginCurve(BriefRepr):
     """One row's margin along its removal path; step 0 is the full record.
 
-    `flip_step` is k*, or None where the prediction survives every step. `flip_class` is the class it flips to, and
-    `classes` the class predicted at each step; None and empty where they are not known.
+    `flip_step` is k*, or None if the prediction survives every step. `flip_class` is the class it flips to, and
+    `classes` the class predicted at each step; None and empty if unknown.
     """
 
     row: Any
@@ -446,22 +447,22 @@ class MarginCurve(BriefRepr):
 
     @property
     def flip_label(self) -> str:
-        """`flips to 'good'`, or `flips at 2` where the class is not known."""
+        """`flips to 'good'`, or `flips at 2` if the class is unknown."""
         if self.flip_class is None:
             return f"flips at {self.flip_step}"
         return f"flips to {shorten(self.flip_class, LONGEST_CLASS)!r}"
 
 
 def draw_curve_text(curve: MarginCurve) -> list[str]:
-    """Return one line per step: what was removed, the margin left as a number and as a bar, and the class."""
+    """Return one line per step: the removed group, the remaining margin as a number and as a bar, and the class."""
     names = ["(nothing removed)", *(f"- {name}" for name in curve.groups)]
     width = max(map(len, names))
     scale = max(map(abs, curve.margins)) or 1.0
     lines = []
     for step, (name, margin, label) in enumerate(zip(names, curve.margins, curve.classes, strict=True)):
         filled = "#" * round(BAR_WIDTH * abs(margin) / scale)
-        left, right = ("", filled) if margin >= 0 else (filled, "")
-        bar = f"{left:>{BAR_WIDTH}}|{right:<{BAR_WIDTH}}"
+        below, above = ("", filled) if margin >= 0 else (filled, "")
+        bar = f"{below:>{BAR_WIDTH}}|{above:<{BAR_WIDTH}}"
         mark = "  <- flips" if step == curve.flip_step else ""
         lines.append(f"{step:>3}  {name:<{width}}  {margin:>+8.3f}  {bar}  {label}{mark}")
     return lines
@@ -472,7 +473,7 @@ def draw_curve_svg(
 ) -> str:
     """Return the curve as SVG; the flip, if there is one, is marked and named.
 
-    `label` is what a reader who cannot see the picture hears. `styled` is False on pages that forbid inline styles.
+    `label` is the text for screen readers. `styled` is False on pages that forbid inline styles.
     """
     left, right, top, bottom = 34.0, width - 8.0, 22.0, height - 34.0
     low, high, last = min(0.0, *curve.margins), max(0.0, *curve.margins), len(curve.margins) - 1
@@ -488,7 +489,7 @@ def draw_curve_svg(
         marks.append(draw_dot(place, 2.2, colour=FLIP if flip is not None and step >= flip else ACCENT))
     if flip is not None:
         at, _ = places[flip]
-        # The label stands at the top, where a curve that has flipped is not, and on the side with more room.
+        # The label is at the top, which a curve that has flipped does not reach, on the side with more room.
         side, anchor = (5, "start") if at < (left + right) / 2 else (-5, "end")
         marks.append(draw_line((at, top), (at, bottom), colour=FLIP, dashed=True))
         marks.append(draw_dot(places[flip], 5.0, colour=FLIP, hollow=True))

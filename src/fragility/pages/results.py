@@ -1,8 +1,8 @@
-"""Results: what every result of the library can do, however it was made, and the files it is saved as.
+"""Results: the interface of every result of the library, and the files it is saved as.
 
-A result has sections to read, tables to count with, and a plain form. From these follow its text, Markdown and HTML,
-what a notebook shows, and its files: JSON, Parquet or CSV, whole or not at all. A new result is one class with
-`sections`, and where it has them `tables` and `to_dict`.
+A result has sections to read, tables, and a plain form. Its text, Markdown, HTML and notebook display are made from the
+sections; its files (JSON, Parquet, CSV) from the plain form and the tables, and they are written atomically. A new
+result is one class with `sections` and, optionally, `tables` and `to_dict`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def without_nan(value: Any) -> Any:
 
 
 def write_table(path: str | os.PathLike[str], table: pa.Table) -> None:
-    """Write an Arrow table as .parquet or .csv, whole or not at all."""
+    """Write an Arrow table as .parquet or .csv, atomically."""
     import pyarrow.csv
     import pyarrow.parquet
 
@@ -64,7 +64,7 @@ def save_report(path: str | os.PathLike[str], document: Callable[[], Any], table
 
 
 def checked_suffix(path: str | os.PathLike[str], allowed: Sequence[str]) -> str:
-    """Return the suffix of a file's name; refuse one that names no format we write."""
+    """Return the suffix of a file's name; refuse an unsupported one."""
     suffix = Path(path).suffix.lower()
     if suffix not in allowed:
         raise DataError(f"{path} must end in {' or '.join(allowed)}")
@@ -90,7 +90,7 @@ class JsonFile:
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Self:
-        """Return the object that ``to_dict`` wrote; anything else is refused.
+        """Return the object that ``to_dict`` wrote; refuse anything else.
 
         Parameters
         ----------
@@ -105,7 +105,7 @@ class JsonFile:
         raise NotImplementedError
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write a JSON file, which appears whole or not at all.
+        """Write a JSON file, atomically.
 
         Parameters
         ----------
@@ -125,7 +125,7 @@ class JsonFile:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read what ``save`` wrote.
+        """Read a file that ``save`` wrote.
 
         Parameters
         ----------
@@ -169,9 +169,9 @@ class TabularReport:
 
 
 class NanEqual:
-    """Base of a dataclass (with ``eq=False``) that equals another one field by field, NaN being equal to NaN.
+    """Base of a dataclass (with ``eq=False``) that compares field by field, with NaN equal to NaN.
 
-    Python decides by identity or by value whether a dataclass that holds NaN equals itself, depending on its version.
+    Whether a dataclass that contains NaN equals itself depends on the version of Python.
     """
 
     __slots__ = ()
@@ -185,7 +185,7 @@ class NanEqual:
         return hash(self._comparable_values())
 
     def _comparable_values(self) -> tuple[Any, ...]:
-        values = (getattr(self, one.name) for one in fields(self))  # type: ignore[arg-type]
+        values = (getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
         return tuple("undefined" if isinstance(value, float) and math.isnan(value) else value for value in values)
 
 
@@ -205,7 +205,7 @@ def tabulate(kind: type, lines: Sequence[Any]) -> pa.Table:
 class Result(BriefRepr):
     """Base of a result: its sections as text, Markdown and HTML, its tables, and its plain form; saved by suffix.
 
-    ``str`` is its text, ``repr`` the first line of it, and a notebook shows its page.
+    ``str`` returns its text and ``repr`` the first line of it; a notebook shows its page.
     """
 
     __slots__ = ()
@@ -215,12 +215,12 @@ class Result(BriefRepr):
     SUFFIXES: ClassVar[tuple[str, ...]] = (".txt", ".md", ".html", ".json")
 
     def sections(self, top: int = TOP) -> list[Section]:
-        """Return what there is to read.
+        """Return the sections of the result's page.
 
         Parameters
         ----------
         top : int, default=10
-            How many rows of a long list to show, unless the result decides that itself.
+            How many rows of a long list to show; some results ignore it.
 
         Returns
         -------
@@ -230,7 +230,7 @@ class Result(BriefRepr):
         raise NotImplementedError
 
     def tables(self) -> dict[str, pa.Table]:
-        """Return what there is to count with, by name; the first table is what ``.csv`` and ``.parquet`` hold.
+        """Return the tables by name; ``.csv`` and ``.parquet`` files contain the first one.
 
         Returns
         -------
@@ -245,7 +245,7 @@ class Result(BriefRepr):
         Returns
         -------
         dict
-            What a ``.json`` file holds; NaN as None.
+            The content of a ``.json`` file; NaN as None.
         """
         document: dict[str, Any] = without_nan(asdict(self))  # type: ignore[call-overload]
         return document
@@ -272,17 +272,17 @@ class Result(BriefRepr):
         return frame
 
     def to_text(self, top: int = TOP) -> str:
-        """Return the sections to read in a terminal.
+        """Return the sections as text for a terminal.
 
         Parameters
         ----------
         top : int, default=10
-            How many rows of a long list to show, unless the result decides that itself.
+            How many rows of a long list to show; some results ignore it.
 
         Returns
         -------
         str
-            Several lines; also what printing shows.
+            Several lines; ``print`` shows the same.
         """
         return render_text(self.sections(top))
 
@@ -302,12 +302,12 @@ class Result(BriefRepr):
         Returns
         -------
         str
-            It opens offline; nothing is fetched.
+            It opens offline and fetches nothing.
         """
         return render_html(self._document())
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the result in the format of the file's suffix; the file appears whole or not at all.
+        """Write the result in the format of the file's suffix, atomically.
 
         Parameters
         ----------
@@ -333,7 +333,7 @@ class Result(BriefRepr):
         return Path(path)
 
     def _forms(self) -> Mapping[str, Callable[[], str]]:
-        """Return what is written as text, by suffix."""
+        """Return the writers of text formats by suffix."""
         return {".txt": self.to_text, ".md": self.to_markdown, ".html": self.to_html}
 
     def _document(self) -> Document:

@@ -1,11 +1,11 @@
-"""Sections: what a page is made of, and how it is rendered as terminal text, Markdown or HTML.
+"""Sections of a page, and their rendering as terminal text, Markdown or HTML.
 
-A section is a heading and blocks; a block holds text, numbers as text, and pictures. Nothing in it is escaped except
-the pictures, which are SVG.
+A section is a heading and blocks; a block contains text, numbers as text, and pictures. Only pictures, which are SVG,
+are escaped already.
 
-The HTML is one file: nothing is fetched, and the template escapes everything from data. It holds one script, which
-sorts tables; the page's own policy admits that script alone, by its digest. Markdown and text have tables instead of
-pictures.
+The HTML is one file that fetches nothing, and the template escapes all text. It contains one script, which sorts
+tables; the page's content security policy admits only that script, by its digest. Markdown and text have tables instead
+of pictures.
 """
 
 from __future__ import annotations
@@ -43,35 +43,35 @@ class Numbers(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """Terms and what they mean."""
+    """Terms with their values: (term, text)."""
 
     entries: Sequence[tuple[str, str]]
 
 
 class Lists(NamedTuple):
-    """Lists beside each other: (heading, items, whether they are what is missing)."""
+    """Lists side by side: (heading, items, whether they name what is missing)."""
 
     entries: Sequence[tuple[str, Sequence[str], bool]]
 
 
 class Links(NamedTuple):
-    """Where to read on: (label, link)."""
+    """Links: (label, link)."""
 
     entries: Sequence[tuple[str, str]]
 
 
-class Command(NamedTuple):
-    """A command to type."""
+class ShellCommand(NamedTuple):
+    """A command line to type."""
 
     command: str
 
 
 class Cell(NamedTuple):
-    """A cell with a bar beside its number, with a link, or marked as amiss."""
+    """A cell with a bar beside its number, with a link, or highlighted as a problem."""
 
     text: str
     bar: str = ""
-    link: str = ""  # "#key" of a place on the page, or a file beside it
+    link: str = ""  # "#anchor" on the page, or a file beside it
     amiss: bool = False
     more: Sequence[tuple[str, str]] = ()  # further links: (label, link)
 
@@ -83,15 +83,15 @@ TableCell: TypeAlias = str | Cell
 
 
 def count_cell(count: int, rows: int) -> TableCell:
-    """Return `12 (30%)` with its bar; `none` of no rows."""
+    """Return `12 (30%)` with its bar; `none` if there are no rows."""
     return Cell(write_part(count, rows), draw_share_bar(count / rows)) if rows else "none"
 
 
 class Table(NamedTuple):
-    """A table; its first columns are words, the others numbers.
+    """A table; its first columns contain words, the others numbers.
 
-    head: empty for a table without one. words: how many columns are words. more: how many rows were left out.
-    anchors: what each row is called by links, if anything leads to it.
+    head: may be empty. words: the number of columns with words. more: how many rows were left out. anchors: of the
+    rows, if anything links to them.
     """
 
     caption: str
@@ -106,12 +106,12 @@ class Table(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """One or several pictures with their caption, and the numbers they show."""
+    """One or several pictures with a caption, and a table of the numbers they show."""
 
     pictures: Sequence[str]
     caption: str
     table: Table | None = None
-    small: bool = False  # pictures to stand beside each other, however many there are
+    small: bool = False  # show all pictures side by side
 
 
 class Lead(NamedTuple):
@@ -126,8 +126,8 @@ class PathStep(NamedTuple):
 
     group: str
     place: str  # before the flip, the flip, or after it
-    values: str  # what its fields hold and become; empty without rows
-    flip: str  # what the prediction flips to here, else empty
+    values: str  # the values of its fields and their replacements; empty without rows
+    flip: str  # the class that the prediction flips to here, else empty
 
 
 class CaseView(NamedTuple):
@@ -139,10 +139,10 @@ class CaseView(NamedTuple):
     facts: str
     path: Sequence[PathStep]
     smallest: str | None
-    modes: Sequence[str]  # what each failure mode costs it; none where the row was not assessed
-    intervals: Sequence[str]  # how far its values may move; none where the row has no intervals block
+    modes: Sequence[str]  # the cost of each failure mode; empty if the row was not assessed
+    intervals: Sequence[str]  # how far its values may move; empty if the row has no intervals block
     curve: str
-    command: str | None  # that opens it in the workbench
+    command: str | None  # opens it in the workbench
 
 
 class Cases(NamedTuple):
@@ -151,7 +151,7 @@ class Cases(NamedTuple):
     cases: Sequence[CaseView]
 
 
-PageBlock: TypeAlias = Text | Lead | Notice | Numbers | Facts | Lists | Links | Table | Figure | Cases | Command
+PageBlock: TypeAlias = Text | Lead | Notice | Numbers | Facts | Lists | Links | Table | Figure | Cases | ShellCommand
 
 
 class Section(NamedTuple):
@@ -164,7 +164,7 @@ class Section(NamedTuple):
 
 
 class Document(NamedTuple):
-    """A title, who made it and what of, and sections; the first one opens it, the contents follow that one."""
+    """A title, a byline and sections; the table of contents follows the first section."""
 
     title: str
     byline: str
@@ -174,13 +174,13 @@ class Document(NamedTuple):
 
 # --- rendering ------------------------------------------------------------------------------------------------
 
-# An underscore inside a word is no emphasis, and names of fields are full of them.
+# Names of fields often contain underscores, which mark no emphasis inside a word.
 SPECIAL = re.compile(r"([\\`*\[\]<>|~&$]|(?<!\w)_|_(?!\w))")
 LINE_START = re.compile(r"^([-+#]|\d+(?=[.)]\s))")
 
 
 def write_more(table: Table) -> str:
-    """Return how many rows of a table were left out; empty if none was."""
+    """Return how many rows of a table were left out; empty if none."""
     return f"and {table.more:,} more" if table.more else ""
 
 
@@ -205,7 +205,7 @@ def render_html(document: Document) -> str:
 
 
 def render_fragment(document: Document) -> str:
-    """Return the document for inside another page, such as a notebook."""
+    """Return the document as part of another page, such as a notebook."""
     style = _read_template("page.css").split("\n.skip", 1)
     return f'<style>{style[0]}</style><div class="fragility-report">{_render_body(document)}</div>'
 
@@ -264,13 +264,14 @@ def escape_paragraph(text: object) -> str:
 
 
 def render_markdown_block(block: PageBlock, level: int = 2) -> str:
-    """Return one block as Markdown; level: of the heading that it stands under."""
+    """Return one block as Markdown; level: that of its section's heading."""
     match block:
         case Text(paragraphs):
             return "\n\n".join(map(escape_paragraph, paragraphs))
         case Lead(paragraphs, figure):
-            shown = "" if figure is None else render_markdown_block(figure, level)
-            return "\n\n".join([*(f"**{escape_markdown(text)}**" for text in paragraphs), *([shown] if shown else [])])
+            numbers = "" if figure is None else render_markdown_block(figure, level)
+            parts = [*(f"**{escape_markdown(text)}**" for text in paragraphs), numbers]
+            return "\n\n".join(part for part in parts if part)
         case Notice(text):
             return f"> {escape_markdown(text)}"
         case Numbers(entries):
@@ -290,7 +291,7 @@ def render_markdown_block(block: PageBlock, level: int = 2) -> str:
             return "" if block.table is None else _render_table(block.table)
         case Cases(cases):
             return "\n\n".join(_render_case(case, level + 1) for case in cases)
-        case Command(command):
+        case ShellCommand(command):
             return _render_command(command)
 
 
@@ -339,11 +340,11 @@ def _render_command(command: str) -> str:
 
 
 def render_text(sections: Sequence[Section]) -> str:
-    """Return sections to read in a terminal; the first one opens it, without its heading."""
+    """Return sections as text for a terminal; the first one has no heading."""
     lines = [line for block in sections[0].blocks for line in _list_lines(block)]
     for section in sections[1:]:
         lines += ["", section.heading, *(line for block in section.blocks for line in _list_lines(block))]
-    # Tables ask for a blank line on both sides; one is enough, and none at the ends.
+    # Adjacent tables give two blank lines; keep one, and none at the ends.
     merged = [line for blank, run in groupby(lines, key=lambda line: not line) for line in ([""] if blank else run)]
     return "\n".join(escape_controls(line) for line in merged).strip("\n")
 
@@ -373,5 +374,5 @@ def _list_lines(block: PageBlock) -> list[str]:
             return [] if block.table is None else _list_lines(block.table)
         case Cases(cases):
             return [line for case in cases for line in ("", case.heading, case.sentence, case.facts)]
-        case Command(command):
+        case ShellCommand(command):
             return ["", f"    {command}", ""]

@@ -1,7 +1,7 @@
-"""Every sentence about a certificate, a probability, a review rule or a condition: the same fact has one wording.
+"""Every sentence about a certificate, a probability, a review rule or a condition, with one wording per fact.
 
 Functions take plain values and return text that is not escaped. Reports, notebooks, the command line and the workbench
-say these sentences; what only a report says about a whole audit is in `report/sentences.py`.
+use these sentences; sentences of the report about a whole audit are in `report/sentences.py`.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ SHOWN_DIGITS = 6
 
 ONE_WAY = "the path is only one way to lose it"
 RARE = 1e-4  # probabilities below it are "practically never"
-FEW_CONFIDENT = 30  # confident predictions, below which a share of them says nothing
+FEW_CONFIDENT = 30  # confident predictions; shares of fewer are not informative
 SHOWN_FIELDS = 3  # names of a list in the middle of a sentence
-SHOWN_LOSSES = 2  # fields of a lost group whose replacement a sentence says
+SHOWN_LOSSES = 2  # a sentence names the replacements of a lost group with at most this many fields
 LONGEST_NAME = 80  # long enough for an id that is a SHA-256 digest
 # --- numbers and names --------------------------------------------------------------------------------------
 
 
 def write_percent(share: float) -> str:
-    """Return a share as a person would say it: a decimal only where it is small."""
+    """Return a share in percent; only small shares have a decimal."""
     if math.isnan(share):
         return "none"
     return (f"{share:.1%}" if 0 < abs(share) < 0.0995 else f"{share:.0%}").replace(".0%", "%")
@@ -59,24 +59,24 @@ def write_interval(share: Share) -> str:
 
 
 def write_known(share: Share) -> str:
-    """Return `25%`, or `at least 25%` where it is not known of every row."""
+    """Return `25%`, or `at least 25%` if some rows are unsettled."""
     return f"{'' if share.exact else 'at least '}{write_percent(share.value)}"
 
 
 def write_known_part(share: Share) -> str:
-    """Return `12 (30%)`, or `at least 12 (30%)` where it is not known of every row."""
+    """Return `12 (30%)`, or `at least 12 (30%)` if some rows are unsettled."""
     return f"{'' if share.exact else 'at least '}{write_part(share.count, share.rows)}"
 
 
 def write_share(share: Share) -> str:
-    """Return `25% (95% interval 20% to 30%)`, or `at least 25% (...)` where it is not known of every row."""
+    """Return `25% (95% interval 20% to 30%)`, or `at least 25% (...)` if some rows are unsettled."""
     return f"{write_known(share)} (95% interval {write_interval(share)})" if share.rows else "no rows"
 
 
 def write_early(early: Share, noun: str, which: str = "") -> str:
     """Return `at least 12 of 40 predictions flip early, 30% (95% interval 18% to 45%)`.
 
-    noun: of one prediction. which: follows it, such as ` with housing free`.
+    noun: the singular. which: a suffix, such as ` with housing free`.
     """
     least = "" if early.exact else "at least "
     share = f"{write_percent(early.value)} (95% interval {write_interval(early)})"
@@ -85,17 +85,17 @@ def write_early(early: Share, noun: str, which: str = "") -> str:
 
 
 def describe_counting(early: Share, on_path: int) -> str:
-    """Return how the predictions that flip early were counted: by all sets, or for some by the path alone; a sentence.
+    """Return a sentence on how early flips were counted: over all pairs of groups, or partly along the path only.
 
     on_path: how many of them the path finds.
     """
     if early.exact:
         on_paths = "all" if on_path == early.count else f"{on_path:,}"
         return f"All pairs of groups count; the path, the strongest group first, finds {on_paths} of them."
-    known = "" if on_path == early.count else f" (the path finds {on_path:,} of them)"
+    path = "" if on_path == early.count else f" (the path finds {on_path:,} of them)"
     return (
         f"For {write_count(early.unsettled, 'other')} not every pair of groups was tried, so the number may be "
-        f"larger{known}."
+        f"larger{path}."
     )
 
 
@@ -137,7 +137,7 @@ def make_sentence(text: str) -> str:
 
 
 def shorten_name(name: object) -> str:
-    """Return a name from data, cut where it would fill a page."""
+    """Return a name from data, shortened if it is long."""
     return shorten(name, LONGEST_NAME)
 
 
@@ -149,7 +149,7 @@ def describe_stability(
 ) -> str:
     """Return how far a number or date may move before the decision flips.
 
-    ends: low and high of the interval. flips: the nearest values below and above that flip it; None where none does.
+    ends: low and high of the interval. flips: the nearest values below and above that flip it, or None.
     """
     if reason := _describe_no_interval(field, state):
         return reason
@@ -163,8 +163,8 @@ def describe_stability(
     text = f"stable while {field} is {where} (now {write_end(value)})"
     if state != BRACKETED:
         return text
-    tried = " and ".join(str(write_end(flip)) for flip in flips if flip is not None)
-    return f"{text}, as far as tried; it flips at {tried}"
+    flip_values = " and ".join(write_end(flip) for flip in flips if flip is not None)
+    return f"{text}, as far as tried; it flips at {flip_values}"
 
 
 def describe_flipping_categories(field: str, value: object, state: str, flips: Sequence[object]) -> str:
@@ -177,11 +177,11 @@ def describe_flipping_categories(field: str, value: object, state: str, flips: S
 
 
 def describe_other_fields(more: int, cannot: int, as_tried: int, unknown: int) -> str:
-    """Return what is left to say of stability intervals.
+    """Summarise the fields whose stability intervals are not described one by one.
 
-    more: fields that can flip the decision alone and were not named. cannot: those that cannot, by any value of their
-    training range or any category of the catalogue, which may list some of them only. as_tried: those that did not at
-    any value that was tried. unknown: those without an interval, such as missing ones.
+    more: the number of fields that can flip the decision alone. cannot: fields that cannot, by any value of their
+    training range or any listed category. as_tried: fields that did not at any value that was tried. unknown: fields
+    without an interval, such as missing ones.
     """
     parts = [f"{write_count(more, 'more field')} can flip it alone"] if more else []
     if cannot:
@@ -190,7 +190,7 @@ def describe_other_fields(more: int, cannot: int, as_tried: int, unknown: int) -
             f"{write_count(cannot, 'field')} cannot flip it alone within {its} training range or listed categories"
         )
     parts += [f"{write_count(as_tried, 'field')} did not flip it alone at any value that was tried"] if as_tried else []
-    parts += [f"of {write_count(unknown, 'field')} nothing is known"] if unknown else []
+    parts += [f"{write_count(unknown, 'field has', 'fields have')} no stable interval"] if unknown else []
     return "; ".join(parts) or "each field can flip it alone"
 
 
@@ -206,12 +206,12 @@ def _describe_no_interval(field: str, state: str) -> str | None:
     return {
         MISSING: f"{field} is missing, so it has no stable interval",
         NOT_WHOLE: f"{field} is not whole, as in training, so it has no stable interval",
-        UNLISTED: f"the protocol knows no values of {field}",
+        UNLISTED: f"the protocol lists no values of {field}",
     }.get(state)
 
 
 def write_end(value: object, *, up: bool | None = None) -> str:
-    """Return an end of an interval; of a long decimal some digits, rounded up or down so that it stays inside."""
+    """Return an end of an interval; long decimals are rounded up or down so that they stay inside the interval."""
     if not isinstance(value, float):
         return f"{value}"
     short = f"{value:.{SHOWN_DIGITS}g}"
@@ -237,10 +237,10 @@ def describe_prediction(
 ) -> str:
     """Return what was predicted, how surely, and what it takes to flip it.
 
-    flip_budget, flips_to: None where the path does not flip it, or nothing is known of the class.
+    flip_budget, flips_to: None if the path does not flip it, or if the class is unknown.
     smallest, state: the smallest failing set known and how far it is proved; empty and None without a search.
-    thresholds: the severities at which weakened evidence flips it; None where no severity does.
-    unmoved: those of the path that are their own replacement already, so that nothing is lost with them.
+    thresholds: the severities at which weakened evidence flips it, or None.
+    unmoved: groups of the path whose values equal their replacements, so that losing them changes nothing.
     """
     opening = f"{predicted!r} at {confidence:.0%}"
     if not path:
@@ -257,7 +257,7 @@ def describe_prediction(
             text += f"; {join_names(still)} {'stays as it is' if len(still) == 1 else 'stay as they are'}"
         if fewer:
             return f"{text}; the loss of {join_names(fewer)} is enough"
-        # Each group was removed alone, so where two flip it no single one does.
+        # The first step of the path tries every group alone, so if two flip it, no single group does.
         return f"{text}; {ONE_WAY}, and fewer groups may be enough" if unsearched and flip_budget > 2 else text
     if fewer:
         return f"{opening}, but without {join_names(fewer)} it flips, which {removals} does not show"
@@ -270,10 +270,9 @@ def describe_prediction(
 
 
 def name_lost(group: str, values: Sequence[tuple[str, str | None, str]]) -> str:
-    """Return `duration (48 → 20.9)`: what a lost group becomes; the group alone where it has many fields.
+    """Return `duration (48 → 20.9)`, a lost group with its replacement; without it if the group has many fields.
 
-    values: of each field its name, its value, and what takes its place. The value is None where it is not known, as
-    in `duration (→ 20.9)`.
+    values: the name, value and replacement of each field. The value is None if unknown, as in `duration (→ 20.9)`.
     """
     changes = []
     for field, value, becomes in values:
@@ -287,7 +286,7 @@ def name_lost_groups(
 ) -> list[str]:
     """Return `duration (→ 20.9)` for each group, without the values of the row.
 
-    becomes: by group its fields, and what takes the place of each. missing: fields that stay as they are.
+    becomes: the fields of each group with their replacements. missing: fields without a value, which do not change.
     """
     return [
         name_lost(group, [(f, None, to) for f, to in becomes.get(group, ()) if f not in missing]) for group in groups
@@ -295,30 +294,30 @@ def name_lost_groups(
 
 
 def describe_replacement(value: str, becomes: str) -> str:
-    """Return `48 → 20.9`, or that the value is what it would become."""
+    """Return `48 → 20.9`, or that the value equals its replacement."""
     value, becomes = shorten_name(value), shorten_name(becomes)
     return f"{value}, already its replacement" if value == becomes else f"{value} → {becomes}"
 
 
 def describe_missing(fields: Sequence[str]) -> str | None:
-    """Return `already missing: age and purpose`, of fields without a value; None if there are none."""
+    """Return `already missing: age and purpose`, the fields without a value; None if there are none."""
     return f"already missing: {join_names(list(fields), SHOWN_FIELDS)}" if fields else None
 
 
 def describe_smallest(state: str, groups: Sequence[str], count: int | None, flip_budget: int | None) -> str:
     """Return `duration and purpose; no smaller set flips it; 3 sets of 2 groups flip it; the path needs 4`.
 
-    flip_budget: None where the path does not flip the prediction.
+    flip_budget: None if the path does not flip the prediction.
     """
     if not groups:
         return state
     parts = [join_names(groups)]
-    parts.append("no smaller set flips it" if state == MINIMUM else "whether a smaller set flips it is not settled")
+    parts.append("no smaller set flips it" if state == MINIMUM else "it is not settled whether a smaller set flips it")
     if count is not None and count > 1:
         sets = "single groups" if len(groups) == 1 else f"sets of {len(groups)} groups"
         parts.append(f"{count:,} {sets} flip it")
     if flip_budget is None:
-        parts.append("the path found none")
+        parts.append("the path does not flip it")
     elif len(groups) < flip_budget:
         parts.append(f"the path needs {flip_budget}")
     return "; ".join(parts)
@@ -327,9 +326,9 @@ def describe_smallest(state: str, groups: Sequence[str], count: int | None, flip
 def describe_losses(
     targeted: float, independent: float, common: float | None, strongest: str | None
 ) -> list[tuple[str, str]]:
-    """Return how much of the margin each way of failing takes.
+    """Return how much of the margin each kind of loss costs.
 
-    common: None where evidence is not faded; strongest: None where nothing is left to lose.
+    common: None if evidence does not fade; strongest: None if no evidence is left to lose.
     """
     cost = f"{independent:.0%} of the margin" if independent < 1.0 else f"{independent:.1f} times the margin"
     losses = {
@@ -346,9 +345,9 @@ def describe_losses(
 def describe_mode(mode: str, exposure: float, unit: str | None, chance: float) -> str:
     """Return `exposure to wrong values 0.41; a wrong checking_status flips it with probability 0.62`.
 
-    The figure of a mode is never called "exposure" alone, which is the score over all ways of losing evidence.
+    "Exposure" alone always means the score over all ways of losing evidence, so this one names its mode.
 
-    unit, chance: the unit whose failure flips the prediction most likely, and how likely; None where the mode has none.
+    unit, chance: the unit most likely to flip the prediction if it fails, and its probability; None without units.
     """
     mode_name = MODE_WORDS[mode][0]
     if unit is None:
@@ -380,7 +379,7 @@ def describe_threshold(severity: float | None) -> str:
 
 
 def describe_curve(row: object, sentence: str) -> str:
-    """Return what a reader hears who cannot see the curve of a margin."""
+    """Return the text of a margin curve for screen readers."""
     return f"The margin of row {row} as its strongest groups are removed: {sentence}"
 
 
@@ -388,7 +387,7 @@ def describe_curve(row: object, sentence: str) -> str:
 
 
 def describe_chance(probability: float, exact: bool = True) -> str:
-    """Return `lost in 1 of 8 cases`; a probability of 0 that is only an estimate is not called never."""
+    """Return `lost in 1 of 8 cases`; an estimated probability of 0 reads "practically never"."""
     if probability <= 0.0:
         return "never lost" if exact else "practically never lost"
     if probability >= 1.0:
@@ -455,7 +454,7 @@ def describe_mode_rates(lost: Sequence[float], wrong: Sequence[float], thing: st
 
 
 def describe_single_failures(lost: float) -> str:
-    """Return how many of the decisions expected to be lost are lost by one failure alone."""
+    """Return how many of the expected losses are due to one failure alone."""
     return f"{lost:,.1f} of them are lost by a single failure, which is exact."
 
 
@@ -465,7 +464,7 @@ def describe_events(events: int) -> str:
 
 
 def describe_expected_loss(lost: float, rows: int, exact: int, condition: str) -> str:
-    """Return how many decisions are expected to be lost; exact: for how many rows the probability is exact."""
+    """Return how many decisions are expected to be lost; exact: the number of rows with an exact probability."""
     how = "exact for every row" if exact == rows else f"exact for {exact:,} rows, the others by quasi-random subsets"
     return f"{lost:,.1f} of {rows:,} decisions ({lost / max(rows, 1):.1%}) are expected to be lost {condition}; {how}."
 
@@ -483,16 +482,16 @@ def describe_first_group(group: str, kept: float, lost: float) -> str | None:
 
 def describe_artificial(baseline: str, fields: Sequence[str]) -> str:
     """Return `for 9 nominal fields (job, marital, ...) the baseline mean is a value that no training row has`."""
-    shown = f"{', '.join(fields[:SHOWN_FIELDS])}{', ...' if len(fields) > SHOWN_FIELDS else ''}"
+    names = f"{', '.join(fields[:SHOWN_FIELDS])}{', ...' if len(fields) > SHOWN_FIELDS else ''}"
     if baseline == "missing":
         count = write_count(len(fields), "field")
-        return f"{count} ({shown}) had no missing value in training: the model has never seen one there"
+        return f"{count} ({names}) had no missing value in training, so the model has never seen one there"
     count = write_count(len(fields), "nominal field")
-    return f"for {count} ({shown}) the baseline {baseline} is a value that no training row has"
+    return f"for {count} ({names}) the baseline {baseline} is a value that no training row has"
 
 
 def describe_few_confident(confident: int, rows: int, min_confidence: float) -> str | None:
-    """Return that too few predictions are confident for their shares to say anything; None if there are enough."""
+    """Return a warning that too few predictions are confident for informative shares; None if there are enough."""
     if confident >= FEW_CONFIDENT or confident == rows:
         return None
     few = f"only {confident:,} of {write_count(rows, 'prediction')}" if confident else f"none of {rows:,} predictions"
@@ -509,8 +508,8 @@ def name_score(by: str) -> str:
 
 
 def describe_unscored(count: int, by: str) -> str:
-    """Return what happens to predictions that lack the score of a review policy; count: labelled ones that lack it."""
-    lacked = f"{write_count(count, 'labelled confident prediction')} had none and took no part"
+    """Return how a review policy treats predictions without its score; count: labelled predictions without it."""
+    lacked = f"{write_count(count, 'labelled confident prediction')} had none and did not take part"
     return f"Predictions without a figure for {name_score(by)} are reviewed; {lacked}."
 
 
@@ -520,13 +519,13 @@ def describe_rule(
     """Return one rule of a review policy.
 
     rule: the fields of a `ReviewRule`; an infinite threshold (None in JSON) reviews nothing.
-    among: which predictions it is about; by: the score that orders them; defect: what the review is to find.
+    among: the predictions it is about; by: the score that orders them; defect: what the review is to detect.
     """
     promise = f"at most {write_percent(risk)} {{}} are {defect}, with probability {confidence:.0%}"
     if rule["state"] != ATTAINED:
         needed = rule["rows_needed"]
         rows = write_count(rule["rows"], "labelled row")
-        more = "no number of rows would do" if needed is None else f"about {needed:,} would be needed"
+        more = "no number of rows would suffice" if needed is None else f"about {needed:,} would be needed"
         return (
             f"Review all {among}: ranked by {name_score(by)}, a rate of at most {write_percent(risk)} {defect} among "
             f"the unreviewed is not attainable with {rows}; {more} at the rate observed."
@@ -543,9 +542,9 @@ def describe_rule(
 
 
 def describe_other_scores(attained: Sequence[tuple[str, float]], tried: Sequence[str]) -> str:
-    """Return which other scores support a review policy, where the requested one does not.
+    """Return which other scores support a review policy if the requested one does not.
 
-    attained: their names and the shares that they send to review; tried: the names of all that were tried.
+    attained: their names and the shares that they send to review; tried: the names of all scores tried.
     """
     if not attained:
         return f"Nor is it by any other score that was tried: {join_names(list(tried))}."
@@ -554,7 +553,7 @@ def describe_other_scores(attained: Sequence[tuple[str, float]], tried: Sequence
 
 
 def describe_guarantee(defect: str = "brittle", stressors: Sequence[str] = ()) -> str:
-    """Return what a review policy holds for; stressors: by name, if the labels say which."""
-    named = f" ({', '.join(stressors)})" if stressors else ""
-    stress = f" and for the declared stress{named}" if defect == "brittle" else ""
+    """Return the scope of a review policy's guarantee; stressors: their names, if the labels declare them."""
+    names = f" ({', '.join(stressors)})" if stressors else ""
+    stress = f" and for the declared stress{names}" if defect == "brittle" else ""
     return f"Holds for rows drawn like the labelled ones{stress}; it says nothing of other populations or failures."

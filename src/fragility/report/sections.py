@@ -15,7 +15,6 @@ from fragility.pages.sections import (
     Cases,
     CaseView,
     Cell,
-    Command,
     Facts,
     Figure,
     Lead,
@@ -23,6 +22,7 @@ from fragility.pages.sections import (
     PageBlock,
     PathStep,
     Section,
+    ShellCommand,
     Table,
     TableCell,
     Text,
@@ -574,5 +574,5 @@ def _show_verification(audits: Sequence[AuditNumbers]) -> Section:
         which = shorten_name(facts.name) if len(audits) > 1 else "this audit"
         tables.append(Table(f"What {which} is bound to", ("what", "value"), rows))
     opening = "Every claim can be recomputed from the model, the rows and the folder of the audit. The command:"
-    blocks: list[PageBlock] = [Text([opening]), *(Command(audit.facts.verify) for audit in audits), *tables]
+    blocks: list[PageBlock] = [Text([opening]), *(ShellCommand(audit.facts.verify) for audit in audits), *tables]
     return Section("verify", "How to verify", blocks)

@@ -1,7 +1,7 @@
-"""Table files and their formats: Parquet, CSV and Arrow; a file, a folder or a pattern, here or in an object store.
+"""Table files and their formats: Parquet, CSV and Arrow; a file, a folder or a pattern, local or in an object store.
 
-pandas accepts CSV files that it should not: a line that was cut off, another separator, another encoding. They are
-checked before they are read, and a refusal names the format that would help.
+pandas accepts CSV files that it should not: a truncated line, another separator, another encoding. CSV files are
+checked before they are read, and the error names the format that would help.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from fragility.base.errors import Advice, DataError, first_line
 TAB = "\t"
 READ_BYTES = 1 << 20  # of a column at a time, so that a row group larger than memory can be read
 LINE_BYTES = 16 * 2**20  # of CSV text that is parsed together; no line may be longer
-SCANNED_ROWS = 200_000  # rows at a time of the columns that are looked at before the audit
+SCANNED_ROWS = 200_000  # rows at a time of the columns that are scanned before the audit
 SAMPLED_BYTES = 64 * 1024  # of a CSV file, to recognise its format
 GZIP_MOST = 1032  # gzip cannot compress by more than this factor
 INFLATED_MOST = 200  # a table may have been compressed by this factor
-INFLATED_FREE = 256 * 2**20  # bytes up to which the factor is not looked at
+INFLATED_FREE = 256 * 2**20  # bytes up to which the factor is not checked
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ class CsvFormat:
 class SourceFile:
     """A file to read."""
 
-    path: str  # as its file system has it
-    name: str  # for people, and to know it again
+    path: str  # in its file system
+    name: str  # below the folder that was given; shown in messages
     size: int
     kind: str  # parquet, csv or arrow
 
@@ -71,12 +71,12 @@ KINDS = {
 
 
 def kind_of_file(name: str) -> str | None:
-    """Return the kind of a table file by its name; None if the name does not tell."""
+    """Return the kind of a table file by its name; None if the suffix is unknown."""
     return next((kind for suffix, kind in KINDS.items() if name.lower().endswith(suffix)), None)
 
 
 def _match_steps(path: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Whether the steps of a path fit those of a pattern, as `glob.glob` says: only ** stands for several steps."""
+    """Return whether a path matches a pattern, both split at slashes; as in `glob.glob`, only ** matches several."""
     if not pattern:
         return not path
     if pattern[0] == "**":
@@ -92,38 +92,38 @@ def find_files(
     source: a file, a folder (with all tables below it), or a pattern; with ``://`` in it, an address that pyarrow
         knows, such as ``s3://bucket/rows/``.
     """
-    shown = os.fspath(source)
-    known = ", ".join(KINDS)
-    where, path = filesystem, shown
+    address = os.fspath(source)
+    suffixes = ", ".join(KINDS)
+    fs, path = filesystem, address
     try:
-        if where is None and "://" in shown:
-            where, path = arrow_fs.FileSystem.from_uri(shown)
-        elif where is None:
-            where, path = arrow_fs.LocalFileSystem(), os.path.abspath(shown)
+        if fs is None and "://" in address:
+            fs, path = arrow_fs.FileSystem.from_uri(address)
+        elif fs is None:
+            fs, path = arrow_fs.LocalFileSystem(), os.path.abspath(address)
     except (OSError, ValueError, pa.ArrowException, ImportError) as error:
-        raise DataError(f"cannot open {shown}: {first_line(error)}") from error
+        raise DataError(f"cannot open {address}: {first_line(error)}") from error
     try:
         steps = path.split("/")
         wild = [i for i, step in enumerate(steps) if any(mark in step for mark in "*?[")]
         root = "/".join(steps[: wild[0]]) if wild else path
-        if wild and isinstance(where, arrow_fs.LocalFileSystem):
-            infos = where.get_file_info(sorted(glob.glob(path, recursive=True)))
+        if wild and isinstance(fs, arrow_fs.LocalFileSystem):
+            infos = fs.get_file_info(sorted(glob.glob(path, recursive=True)))
         elif wild:
-            inside = where.get_file_info(arrow_fs.FileSelector(root, recursive=True, allow_not_found=True))
+            inside = fs.get_file_info(arrow_fs.FileSelector(root, recursive=True, allow_not_found=True))
             infos = [info for info in inside if _match_steps(info.path.split("/"), steps)]
         else:
-            info = where.get_file_info(path)
+            info = fs.get_file_info(path)
             if info.type == arrow_fs.FileType.NotFound:
-                raise DataError(f"{shown} does not exist")
+                raise DataError(f"{address} does not exist")
             if info.type == arrow_fs.FileType.File:
                 kind = kind_of_file(path)
                 if kind is None:
                     suffix = Path(path).suffix or "(no suffix)"
-                    raise DataError(f"{shown} has an unknown kind {suffix!r}; expected one of {known}")
-                return where, (SourceFile(path, Path(path).name, info.size, kind),)
-            infos = where.get_file_info(arrow_fs.FileSelector(path, recursive=True))
+                    raise DataError(f"{address} has an unknown kind {suffix!r}; expected one of {suffixes}")
+                return fs, (SourceFile(path, Path(path).name, info.size, kind),)
+            infos = fs.get_file_info(arrow_fs.FileSelector(path, recursive=True))
     except OSError as error:
-        raise DataError(f"cannot look up {shown}: {first_line(error)}") from error
+        raise DataError(f"cannot look up {address}: {first_line(error)}") from error
     files = []
     for info in infos:
         name = info.path.removeprefix(root).lstrip("/")
@@ -132,16 +132,16 @@ def find_files(
         if info.type == arrow_fs.FileType.File and kind is not None and not hidden:
             files.append(SourceFile(info.path, name, info.size, kind))
     if not files:
-        raise DataError(f"{shown} names no table; files that end in one of {known} were expected")
+        raise DataError(f"{address} names no table; files that end in one of {suffixes} were expected")
     kinds = sorted({file.kind for file in files})
     if len(kinds) > 1:
-        raise DataError(f"{shown} names tables of several kinds ({' and '.join(kinds)}); audit one kind at a time")
-    return where, tuple(sorted(files, key=lambda file: file.path))
+        raise DataError(f"{address} names tables of several kinds ({' and '.join(kinds)}); audit one kind at a time")
+    return fs, tuple(sorted(files, key=lambda file: file.path))
 
 
 @dataclass(frozen=True, eq=False)
 class TableFiles:
-    """Files of one kind. Facts about them are kept, independent of the rows and columns that are read."""
+    """Files of one kind, and cached facts about them that do not depend on the rows and columns to read."""
 
     filesystem: arrow_fs.FileSystem
     files: tuple[SourceFile, ...]
@@ -181,8 +181,8 @@ class TableFiles:
                 names = [field.name for field in schema if pa.types.is_dictionary(field.type)]
                 for batch in read(SCANNED_ROWS, names) if names else ():
                     for name in names:
-                        known, values = categories.get(name), batch.column(name).dictionary
-                        joined = values if known is None else pa.concat_arrays([known, values.cast(known.type)])
+                        earlier, values = categories.get(name), batch.column(name).dictionary
+                        joined = values if earlier is None else pa.concat_arrays([earlier, values.cast(earlier.type)])
                         categories[name] = joined.unique().drop_null()
         return categories
 
@@ -196,7 +196,7 @@ class TableFiles:
         except UnicodeError as error:
             if self.csv.encoding is not None:
                 raise DataError(
-                    f"{file.name} is not {self.csv.encoding} text ({error}); name its own encoding"
+                    f"{file.name} is not {self.csv.encoding} text ({error}); name its actual encoding"
                 ) from error
             byte = error.object[error.start] if isinstance(error, UnicodeDecodeError) else 0
             likely = "cp1252" if 0x80 <= byte <= 0x9F else "latin-1"
@@ -220,7 +220,7 @@ class TableFiles:
             except OSError as error:
                 if not file.path.lower().endswith(".gz"):
                     raise
-                raise DataError(f"{file.name} is not a whole gzip file ({error}); it may be cut off") from error
+                raise DataError(f"{file.name} is not a complete gzip file ({error}); it may be truncated") from error
             check_csv_start(start, file.name, self.csv)
             with self.filesystem.open_input_stream(file.path) as stream:
                 check_csv_lines(stream, file.name, self.csv)
@@ -249,9 +249,10 @@ def open_parquet(stream: pa.NativeFile) -> pq.ParquetFile:
 def open_batches(
     stream: pa.NativeFile, kind: str
 ) -> tuple[pa.Schema, Callable[[int, list[str] | None], Iterator[pa.RecordBatch]]]:
-    """Return the schema of a Parquet or Arrow file, and what reads it: given rows per batch and columns (None: all).
+    """Return the schema of a Parquet or Arrow file, and a reader of batches.
 
-    Batches of an Arrow file are as large as they were written.
+    The reader takes the number of rows per batch and the columns to read (None: all). Batches of an Arrow file keep the
+    size with which they were written.
     """
     if kind == "parquet":
         parquet = open_parquet(stream)
@@ -273,23 +274,23 @@ def open_batches(
 
 def _format_advice(options: dict[str, str]) -> Advice:
     """Return the advice to name the format of CSV files."""
-    given = ", ".join(f"{name}={value!r}" for name, value in options.items())
+    arguments = ", ".join(f"{name}={value!r}" for name, value in options.items())
     words = {**options, **{name: repr(value) for name, value in options.items() if len(value) == 1}}
     if options.get("separator") == TAB:
         words["separator"] = "tab"
     advised = " and ".join(f"--{name} {word}" for name, word in words.items())
-    return Advice(f"give csv=CsvFormat({given})", f"add {advised}")
+    return Advice(f"give csv=CsvFormat({arguments})", f"add {advised}")
 
 
 def check_csv_start(start: bytes, name: str, form: CsvFormat) -> None:
-    """Refuse text that would be read as one column of everything, or as nonsense, and name the format that helps."""
+    """Refuse text that would be read as a single column or in a wrong encoding; name the format that helps."""
     if form.encoding is None and b"\0" in start:
         if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or start.count(b"\0") > len(start) // 4:
             raise DataError(
                 f"{name} seems to be UTF-16 text; ", _format_advice({"encoding": "utf-16"}), ", or save it as UTF-8"
             )
         line = start[: start.index(b"\0")].count(b"\n") + 1
-        raise DataError(f"{name}, line {line}: a NUL byte, which no text holds; the file may be damaged")
+        raise DataError(f"{name}, line {line}: a NUL byte, which text does not contain; the file may be damaged")
     lines = start.decode(form.encoding or "utf-8", errors="replace").splitlines() or [""]
     mark = next((mark for mark in (";", TAB, "|") if mark in lines[0]), None)
     if form.separator is None and "," not in lines[0] and mark is not None:
@@ -301,7 +302,7 @@ def check_csv_start(start: bytes, name: str, form: CsvFormat) -> None:
 
 
 def check_inflated(path: Path) -> None:
-    """Refuse a gzip file that inflates to absurdly more than its size, before it fills the memory."""
+    """Refuse a gzip file that inflates to implausibly many times its size, before it fills the memory."""
     size = path.stat().st_size
     if size * GZIP_MOST <= INFLATED_FREE:
         return
@@ -311,19 +312,19 @@ def check_inflated(path: Path) -> None:
             inflated += len(piece)
     if inflated > limit:
         raise DataError(
-            f"{path} inflates to more than {INFLATED_MOST} times its size, which no table does; if it is one, "
-            "decompress it first"
+            f"{path} inflates to more than {INFLATED_MOST} times its size, far more than a table usually does; if it "
+            "is one, decompress it first"
         )
 
 
 def check_csv_lines(stream: pa.NativeFile, name: str, form: CsvFormat) -> None:
     """Refuse a CSV file with a line that has fewer or more fields than its header.
 
-    pandas takes a line that was cut off for one with missing values. pyarrow's parser does not, and is fast enough to
-    go over the file first.
+    pandas reads a truncated line as one with missing values. pyarrow's parser refuses it, and is fast enough to check
+    the whole file first.
     """
     reading = pyarrow.csv.ReadOptions(
-        use_threads=False,  # only one thread knows the number of a line
+        use_threads=False,  # errors name line numbers only with one thread
         autogenerate_column_names=True,
         block_size=LINE_BYTES,
         encoding=form.encoding or "utf8",
@@ -338,9 +339,9 @@ def check_csv_lines(stream: pa.NativeFile, name: str, form: CsvFormat) -> None:
     except pa.ArrowInvalid as error:
         uneven = re.search(r"(Row #(\d+): )?Expected (\d+) columns, got (\d+)", str(error))
         if uneven is None:
-            return  # what else is wrong with the file, its reader says
+            return  # pandas reports any other error
         line = f"line {uneven[2]}" if uneven[2] else "a line"
         raise DataError(
-            f"{name}, {line}: {uneven[4]} fields, and the header has {uneven[3]}; a line may be cut off, or a field "
-            "with the separator in it not quoted"
+            f"{name}, {line}: {uneven[4]} fields, but the header has {uneven[3]}; the line may be truncated, or a "
+            "field that contains the separator is not quoted"
         ) from error

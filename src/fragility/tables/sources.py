@@ -1,7 +1,7 @@
 """Rows in files, read part by part or at once, with their ids.
 
-Every part is typed alike, whatever its rows, and as a reader of the whole file would type it. Parquet and Arrow files
-say what their columns hold; of a CSV file the protocol says it, and where it does not (the ids) all rows are looked at
+Every part has the column types that reading the whole input at once would give. Parquet and Arrow files store the types
+of their columns. For a CSV file the protocol declares them; columns it does not declare, such as the ids, are scanned
 first. Categories are those of the whole input, in the order in which they first appear.
 """
 
@@ -45,7 +45,7 @@ class RawPart:
     frame: pd.DataFrame  # the fields, and nothing else
     ids: list[Any]
     start: int  # how many rows of the input come before it
-    numbered: bool = False  # the ids are the rows' numbers, so they are distinct
+    numbered: bool = False  # whether the ids are row numbers, which are distinct
 
     def __len__(self) -> int:
         return len(self.frame)
@@ -56,12 +56,12 @@ class RowSource:
     """The rows of some files, in order."""
 
     tables: TableFiles
-    fields: tuple[Field, ...] = ()  # what the protocol says of the columns
+    fields: tuple[Field, ...] = ()  # the columns as the protocol declares them
     id_column: str | None = None
     target: str | None = None
     chosen: slice = field(default_factory=lambda: slice(None))  # of all rows; no negative bounds, no step
-    drop: tuple[str, ...] = ()  # columns to leave out, where they are there
-    only: frozenset[str] | None = None  # columns to read, beside a stored index; None: all
+    drop: tuple[str, ...] = ()  # columns to leave out; unknown names are ignored
+    only: frozenset[str] | None = None  # columns to read, besides a stored index; None: all
 
     @property
     def kind(self) -> str:
@@ -77,25 +77,26 @@ class RowSource:
         return self.tables.column_names
 
     def check_has(self, id_column: str) -> None:
-        """Refuse an id column that is not there."""
+        """Refuse an unknown id column."""
         if id_column not in self.column_names:
             raise _no_ids(id_column, self.files[0], self.column_names)
 
     @cached_property
     def count(self) -> int | None:
-        """How many rows there are to read; None if only reading them tells."""
+        """The number of rows to read; None if it is known only after reading them."""
         return len(range(*self.chosen.indices(sum(self.tables.file_rows)))) if self.kind == "parquet" else None
 
     def refuse_text(self, part: RawPart, name: str) -> None:
-        """Name the line of a CSV file where a column of numbers holds something else."""
+        """Refuse a CSV file with text in a column of numbers, and name the line."""
         column = part.frame[name]
         if self.kind != "csv" or len(self.files) > 1 or pd.api.types.is_numeric_dtype(column.dtype):
             return
         odd = np.flatnonzero(pd.to_numeric(column, errors="coerce").isna() & column.notna())
         if len(odd):
             raise DataError(
-                f"{self.files[0].name}, line {part.start + odd[0] + 2}: column {name!r} held numbers in the training "
-                f"data, {column.iloc[odd[0]]!r} is none; correct it, or leave the cell empty if the value is missing"
+                f"{self.files[0].name}, line {part.start + odd[0] + 2}: column {name!r} was numeric in the training "
+                f"data, but {column.iloc[odd[0]]!r} is not a number; correct it, or leave the cell empty if the value "
+                "is missing"
             )
 
     def head(self, rows: int) -> RawPart:
@@ -127,12 +128,12 @@ class RowSource:
             yield _cut(waiting, rows)[0]
 
     def values(self, names: Sequence[str], rows: int) -> Iterator[tuple[list[Any], pd.DataFrame]]:
-        """Return ids and these columns alone, ``rows`` at a time; they need not be fields of the model."""
+        """Return ids and the named columns, ``rows`` at a time; the columns need not be fields of the model."""
         if self.id_column in names:
-            raise DataError(f"the column {self.id_column!r} holds the ids, which tell every row apart; choose another")
+            raise DataError(f"the column {self.id_column!r} holds the ids, which differ in every row; choose another")
         needed = frozenset({*names, *(() if self.id_column is None else (self.id_column,))})
-        known = {field.name: field for field in self.fields}
-        fields = tuple(known.get(name, Field(name, "nominal", "mixed")) for name in names)
+        declared = {field.name: field for field in self.fields}
+        fields = tuple(declared.get(name, Field(name, "nominal", "mixed")) for name in names)
         for part in replace(self, fields=fields, target=None, drop=(), only=needed).parts(rows):
             yield part.ids, part.frame
 
@@ -141,7 +142,7 @@ class RowSource:
         return list(next(self._pieces(self.files[0], 1)).columns)
 
     def span(self, start: int, rows: int) -> RawPart:
-        """Return the part of Parquet files that begins at a chosen row, without reading the rows before it."""
+        """Return ``rows`` rows of Parquet files from the row ``start`` on, without reading the rows before it."""
         first, before, pieces = (self.chosen.start or 0) + start, 0, list[RawPart]()
         for file, count in zip(self.files, self.tables.file_rows, strict=True):
             low, high = max(first - before, 0), min(first + rows - before, count)
@@ -168,7 +169,7 @@ class RowSource:
                     return
 
     def _without_ids(self, frame: pd.DataFrame, start: int, file: SourceFile) -> RawPart:
-        """Take the columns of ids and labels out of a table, as far as it has them."""
+        """Split a table into fields and ids; drop the target and the columns to leave out, if present."""
         numbered = self.id_column is None and isinstance(frame.index, pd.RangeIndex)  # no ids, and no stored index
         if self.id_column is not None:
             if self.id_column not in frame.columns:
@@ -179,8 +180,8 @@ class RowSource:
             ids = list(range(start, start + len(frame)))  # the rows' numbers in the input
         else:
             ids = index_ids(frame.index)
-        gone = [name for name in (self.target, *self.drop) if name is not None and name in frame.columns]
-        frame = frame.drop(columns=gone)
+        left_out = [name for name in (self.target, *self.drop) if name is not None and name in frame.columns]
+        frame = frame.drop(columns=left_out)
         if frame.shape[1] == 0:
             raise DataError(f"{file.name} has no field left besides the id and target columns")
         return RawPart(frame.reset_index(drop=True), ids, start, numbered)
@@ -227,14 +228,14 @@ class RowSource:
             return _number_rows(frame, _read_stored_range(schema), low)
 
     def _with_categories(self, table: pa.Table) -> pa.Table:
-        for name, known in self.tables.categories.items():
+        for name, categories in self.tables.categories.items():
             place = table.schema.get_field_index(name)
             if place < 0:
                 continue
             column = table.column(place)
-            plain = column.cast(known.type)
-            codes = pc.index_in(plain, value_set=known).combine_chunks()
-            coded = pa.DictionaryArray.from_arrays(codes, known, ordered=column.type.ordered)
+            plain = column.cast(categories.type)
+            codes = pc.index_in(plain, value_set=categories).combine_chunks()
+            coded = pa.DictionaryArray.from_arrays(codes, categories, ordered=column.type.ordered)
             table = table.set_column(place, pa.field(name, coded.type), coded)
         return table
 
@@ -253,17 +254,17 @@ class RowSource:
 
     @cached_property
     def _csv_types(self) -> dict[str, str]:
-        """The types of columns that the protocol does not know, from all of their values."""
+        """The types of the columns that the protocol does not declare, inferred from all of their values."""
         unknown = {field.name for field in self.fields if field.type in ("mixed", "empty")}
         unknown |= {self.id_column} if self.id_column is not None else set()
-        seen: dict[str, set[str]] = {name: set() for name in unknown}
+        value_types: dict[str, set[str]] = {name: set() for name in unknown}
         for file in self.files if unknown else ():
             with self.tables.csv_reader(file, SCANNED_ROWS, [], sorted(unknown)) as reader:
                 for frame in reader:
                     for name in frame.columns:
-                        seen[name] |= _infer_csv_type(frame[name])
-        joint = {name: "number" if types == {"integer", "number"} else "text" for name, types in seen.items()}
-        return {name: next(iter(types)) if len(types) == 1 else joint[name] for name, types in seen.items()}
+                        value_types[name] |= _infer_csv_type(frame[name])
+        joint = {name: "number" if types == {"integer", "number"} else "text" for name, types in value_types.items()}
+        return {name: next(iter(types)) if len(types) == 1 else joint[name] for name, types in value_types.items()}
 
 
 def open_source(
@@ -284,8 +285,8 @@ def open_source(
 
 
 def _no_ids(id_column: str, file: SourceFile, names: Iterable[Any]) -> DataError:
-    named = Advice(f"the id column {id_column!r} is", f"--id names the column {id_column!r}, which is")
-    return DataError(named, f" not in {file.name}; its columns are {', '.join(map(str, names))}")
+    subject = Advice(f"the id column {id_column!r} is", f"--id names the column {id_column!r}, which is")
+    return DataError(subject, f" not in {file.name}; its columns are {', '.join(map(str, names))}")
 
 
 def _cut(pieces: Sequence[RawPart], rows: int) -> tuple[RawPart, RawPart]:
@@ -294,7 +295,7 @@ def _cut(pieces: Sequence[RawPart], rows: int) -> tuple[RawPart, RawPart]:
         joined = pieces[0]
     else:
         frame = pd.concat([piece.frame for piece in pieces], ignore_index=True)
-        ids = [own_id for piece in pieces for own_id in piece.ids]
+        ids = [row_id for piece in pieces for row_id in piece.ids]
         joined = RawPart(frame, ids, pieces[0].start, all(piece.numbered for piece in pieces))
     first = replace(joined, frame=joined.frame.iloc[:rows], ids=joined.ids[:rows])
     return first, RawPart(joined.frame.iloc[rows:], joined.ids[rows:], joined.start + rows, joined.numbered)
@@ -307,11 +308,13 @@ def _check_columns(frame: pd.DataFrame, names: list[Any], file: SourceFile) -> N
         raise DataError(f"{file.name} has two columns named {twice!r}; column names must differ")
     other = set(frame.columns) ^ set(names)
     if other:
-        raise DataError(f"{file.name} has other columns than the files before it, for example {min(map(str, other))!r}")
+        raise DataError(
+            f"the columns of {file.name} differ from those of the files before it, for example {min(map(str, other))!r}"
+        )
 
 
 def _number_rows(frame: pd.DataFrame, index: range | None, start: int) -> pd.DataFrame:
-    """Return rows that begin at ``start`` of a file with their numbers there, or those that pandas stored."""
+    """Index rows that begin at ``start`` of a file by their numbers in it, or by the range that pandas stored."""
     stop = start + len(frame)
     if index is not None:
         frame.index = pd.RangeIndex(index.start + start * index.step, index.start + stop * index.step, index.step)
@@ -322,8 +325,8 @@ def _number_rows(frame: pd.DataFrame, index: range | None, start: int) -> pd.Dat
 
 def _read_stored_range(schema: pa.Schema) -> range | None:
     """Return the row numbers that pandas stored when it wrote the table; None if it stored an index or nothing."""
-    noted: Mapping[str, Any] = schema.pandas_metadata or {}
-    columns = noted.get("index_columns") or []
+    metadata: Mapping[str, Any] = schema.pandas_metadata or {}
+    columns = metadata.get("index_columns") or []
     if len(columns) == 1 and isinstance(columns[0], dict) and columns[0].get("kind") == "range":
         return range(columns[0]["start"], columns[0]["stop"], columns[0]["step"])
     return None

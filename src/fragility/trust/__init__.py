@@ -1,4 +1,4 @@
-"""Trust in an audit without recomputing it: who signed it, and that one row belongs to it."""
+"""Trust in an audit without recomputing it: signatures, and proofs that a row belongs to it."""
 
 from fragility.trust.proofs import prove, verify_proof
 from fragility.trust.signing import generate_keys, sign, verify_signature

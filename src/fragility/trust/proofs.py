@@ -1,7 +1,7 @@
-"""Proofs that one row belongs to an audit: its claims, and the nodes of the Merkle tree beside its way to the root.
+"""Proofs that one row belongs to an audit: its claims, and its authentication path in the Merkle tree.
 
-A row's digest names classes and groups by their places and numbers in units of the protocol's resolution. What these
-places and units mean is bound by the protocol's digest alone, so a proof carries the whole protocol: its verifier
+A row's digest refers to classes and groups by index, and to numbers in units of the protocol's resolution. Only the
+protocol's digest binds what these indices and units mean, so a proof carries the whole protocol: its verifier
 recomputes that digest, from it the context, from context and claims the row's digest, and from there the root.
 """
 
@@ -104,7 +104,7 @@ def prove(
     names = _list_claim_names(source.protocol, source.classes, certificate.schema.field("id").type)
     absent = [name for name in names if name not in certificate.column_names]
     if absent:
-        raise CertificateError(f"this audit does not hold {absent[0]} of its rows, so none can be proved")
+        raise CertificateError(f"this audit does not store {absent[0]} of its rows, so no row can be proved")
     texts = (text for batch in source.batches(["digest"]) for text in batch.column("digest").to_pylist())
     leaves = sorted(map(digest_from_text, texts))
     position = leaves.index(digest_from_text(certificate.column("digest")[0].as_py()))
@@ -181,12 +181,12 @@ def verify_proof(
         return Outcome((Check("proof", False, detail),), "")
     stated, leads_to = document["root_digest"], None if reached is None else digest_text(reached)
     if leads_to is None:
-        detail = "no tree of so many rows has a way of this shape to this place"
+        detail = "no tree with this number of rows has a path of this length to this position"
     else:
         detail = "its claims lead to " + ("the root it states" if leads_to == stated else f"another root, {leads_to}")
     which_root = "the one expected" if stated == expected else f"{stated}, expected {expected}"
     checks = [
-        Check("proof", True, f"of row {row}, its claims fit each other"),
+        Check("proof", True, f"the claims of row {row} are consistent"),
         Check("inclusion", leads_to == stated, detail),
         Check("root", stated == expected, f"the root is {which_root}"),
     ]
@@ -201,7 +201,7 @@ def verify_proof(
 def _find_root(
     root: str | None, public_key: str | os.PathLike[str] | None, signature: str | os.PathLike[str] | None
 ) -> tuple[str, int | None]:
-    """Return the root to compare with and, where it was signed, the number of rows: a root alone does not bind it."""
+    """Return the expected root, and the number of rows if it was signed (a root does not bind the number of rows)."""
     if (root is None) == (public_key is None) or (public_key is None) != (signature is None):
         raise VerificationError(
             "a proof is checked against a root that you trust: give ",
@@ -234,9 +234,9 @@ def _follow(document: Mapping[str, Any], text: str | None) -> tuple[Hashable, by
     if not identical(protocol.to_dict(), proof.protocol):
         raise CertificateError("the protocol in the proof is not written as the format says")
     claims = _read_claims(proof.claims, protocol, proof.classes)
-    wrong = contradictions(claims, protocol)
-    if wrong:
-        raise CertificateError(f"{wrong[0][1]} contradicts the other claims of the row")
+    conflicts = contradictions(claims, protocol)
+    if conflicts:
+        raise CertificateError(f"{conflicts[0][1]} contradicts the other claims of the row")
     context = context_digest(protocol.digest, proof.model_fingerprint, proof.classes)
     leaf = row_digests(claims, context, protocol.resolution)[0]
     siblings = [digest_from_text(node) for node in proof.siblings]
@@ -244,17 +244,17 @@ def _follow(document: Mapping[str, Any], text: str | None) -> tuple[Hashable, by
 
 
 def _read_proof(document: Mapping[str, Any], text: str | None) -> ProofDocument:
-    """Return what a proof states; refuse one that has not exactly the fields, types and layout of the format."""
+    """Return what a proof states; its fields, types and layout must be exactly those of the format."""
     proof = read_document(document, ProofDocument, "the proof", CertificateError, format=FORMAT, ordered=True)
     if digest_of({name: value for name, value in document.items() if name != "proof_digest"}) != proof.proof_digest:
-        raise CertificateError("the proof was changed after it was written: its digest is not its own")
+        raise CertificateError("the proof was changed after it was written: its digest does not match its content")
     if text is not None and text != proof_text(document):
         raise CertificateError("the proof was changed after it was written: it is not laid out as the format says")
     return proof
 
 
 def _read_claims(row: Any, protocol: Protocol, classes: Sequence[Any]) -> Claims:
-    """Return the claims of the one row; only values of exactly the types of the table are taken."""
+    """Return the claims of the row; values must have exactly the types of the table."""
     if not isinstance(row, dict) or type(row.get("id")) not in (int, str):
         raise CertificateError("claims of the proof must be an object with the row's id")
     id_type = pa.int64() if isinstance(row["id"], int) else pa.string()
@@ -264,7 +264,7 @@ def _read_claims(row: Any, protocol: Protocol, classes: Sequence[Any]) -> Claims
     try:
         table = pa.Table.from_pylist([{**row, "digest": ""}], schema=schema_of(protocol, classes, id_type))
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise CertificateError(f"the claims of the proof are not of their types: {error}") from error
+        raise CertificateError(f"the claims of the proof have wrong types: {error}") from error
     if not identical(table.drop_columns(["digest"]).to_pylist()[0], row):
-        raise CertificateError("the claims of the proof are not of their types")
+        raise CertificateError("the claims of the proof have wrong types")
     return claims_of(table, protocol, classes)

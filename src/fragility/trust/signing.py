@@ -1,8 +1,8 @@
-"""Keys and signatures: who stands behind an audit, or behind a protocol before there is an audit.
+"""Keys and signatures of audits, and of protocols before an audit exists.
 
-What is signed is an in-toto Statement v1 in a DSSE envelope (``fragility.base.envelopes``), with Ed25519, offline. A
-verifier makes the statement again from the folder and compares it with the signed one: nothing is taken on trust. Keys
-are PEM files. This is the only module that needs securesystemslib.
+A signature covers an in-toto Statement v1 in a DSSE envelope (``fragility.base.envelopes``), made with Ed25519 and
+offline. A verifier makes the statement again from the folder and compares it with the signed one. Keys are PEM files.
+This is the only module that needs securesystemslib.
 """
 
 from __future__ import annotations
@@ -83,11 +83,11 @@ def generate_keys(path: str | os.PathLike[str]) -> Path:
     for file in (private, public):
         if os.path.lexists(file):
             raise VerificationError(f"{file} exists, and a key is never overwritten; choose another name")
-    made = signer.CryptoSigner.generate_ed25519()
-    key = serialization.load_pem_private_key(made.private_bytes, None).public_key()
+    pair = signer.CryptoSigner.generate_ed25519()
+    key = serialization.load_pem_private_key(pair.private_bytes, None).public_key()
     form = serialization.PublicFormat.SubjectPublicKeyInfo
     try:
-        _write_new(private, made.private_bytes, 0o600)
+        _write_new(private, pair.private_bytes, 0o600)
         _write_new(public, key.public_bytes(serialization.Encoding.PEM, form), 0o644)
     except OSError as error:
         raise VerificationError(f"cannot write the key to {private}: {error.strerror or error}") from error
@@ -120,23 +120,23 @@ def load_private_key(path: str | os.PathLike[str]) -> Any:
         key = serialization.load_pem_private_key(data, None)
     except TypeError as error:
         raise VerificationError(f"{path} is protected by a passphrase; give a key without one") from error
-    except Exception as error:  # the library has several of its own
+    except Exception as error:  # the library raises several types
         raise VerificationError(f"{path} holds no private key in PEM form; fragility sign keys makes one") from error
     _check_kind(key, path)
     if os.name == "posix" and stat.S_IMODE(os.stat(path).st_mode) & 0o077:
-        warnings.warn(f"others can read the private key {path}; take that right away (chmod 600)", stacklevel=2)
+        warnings.warn(f"others can read the private key {path}; remove that permission (chmod 600)", stacklevel=2)
     return signer.CryptoSigner(key)
 
 
 def load_public_key(path: str | os.PathLike[str]) -> Any:
-    """Return the public key of a file, as securesystemslib has it."""
+    """Return the public key of a file as securesystemslib's object."""
     signer, _, serialization = _libraries()
     data = _read_key(path)
     if b"PRIVATE KEY" in data:
         raise VerificationError(f"{path} holds a private key, which verifying must not need; give the public one")
     try:
         key = serialization.load_pem_public_key(data)
-    except Exception as error:  # the library has several of its own
+    except Exception as error:  # the library raises several types
         raise VerificationError(f"{path} holds no public key in PEM form") from error
     _check_kind(key, path)
     return signer.SSlibKey.from_crypto(key)
@@ -168,7 +168,7 @@ def _check_kind(key: Any, path: object) -> None:
 
 
 def with_signature(envelope: Envelope, signer: Any) -> Envelope:
-    """Return the envelope with one more signature, in the place of an earlier one by the same key."""
+    """Return the envelope with one more signature, which replaces an earlier one by the same key."""
     signed = signer.sign(_encode_for_signing(envelope))
     others = tuple(s for s in envelope.signatures if s.keyid != signed.keyid)
     signature = Signature(signed.keyid, bytes.fromhex(signed.signature))
@@ -178,8 +178,8 @@ def with_signature(envelope: Envelope, signer: Any) -> Envelope:
 def is_signed_by(envelope: Envelope, key: Any) -> bool:
     """Return whether one signature of the envelope is valid under this key.
 
-    A key id is a hint, which other tools leave out or make in their own way; one that names another key is believed,
-    so that a signature under a false name is none.
+    A key id is only a hint: other tools omit it or compute it differently. A signature whose id names another key is
+    ignored, even if it is valid under this key.
     """
     signers, _, _ = _libraries()
     from securesystemslib.exceptions import UnverifiedSignatureError
@@ -193,24 +193,24 @@ def is_signed_by(envelope: Envelope, key: Any) -> bool:
 
 
 def ids_of(key: Any) -> tuple[str, str]:
-    """Return the ids a key goes by: securesystemslib's, and the SHA-256 of its SubjectPublicKeyInfo."""
+    """Return the ids in use for a key: securesystemslib's, and the SHA-256 of its SubjectPublicKeyInfo."""
     return key.keyid, hashlib.sha256(PUBLIC_KEY_INFO + bytes.fromhex(key.keyval["public"])).hexdigest()
 
 
 def _encode_for_signing(envelope: Envelope) -> bytes:
-    """Return the bytes that are signed: DSSE's encoding of payload and type, which cannot be confused."""
+    """Return the bytes that are signed: DSSE's unambiguous encoding of payload and type."""
     _, dsse, _ = _libraries()
     return bytes(dsse.Envelope(envelope.payload, envelope.payload_type, {}).pae())
 
 
-# --- statements, signed ---------------------------------------------------------------------------------------
+# --- making ---------------------------------------------------------------------------------------------------
 
 SIGNATURE_FILE = "signature.dsse.json"
 SIGNATURE_SUFFIX = ".dsse.json"
-FINGERPRINT = "fragilityFingerprint"  # not sha256: that would be read as the digest of a model file's bytes
+FINGERPRINT = "fragilityFingerprint"  # not "sha256", which a reader would take for the digest of a model file
 COUNTS = ("confident", "flips_after_one", "flips_early", "holds", "never_flips")
 MEANS = ("mean_confidence", "mean_flip_budget", "mean_rcma", "mean_fds", "mean_exposure")
-OWN_VERSION = "fragility"  # of the signer; the verifier's may be another
+SIGNER_VERSION = "fragility"  # the verifier may use another version
 
 
 def sign(target: str | os.PathLike[str], key: str | os.PathLike[str]) -> Path:
@@ -264,9 +264,9 @@ def sign(target: str | os.PathLike[str], key: str | os.PathLike[str]) -> Path:
         out, statement = source.with_name(source.name + SIGNATURE_SUFFIX), protocol_statement(source)
     envelope = Envelope(statement.to_bytes(), PAYLOAD_TYPE, ())
     with suppress(CertificateError):  # signatures of other keys over the same statement are kept
-        there = _read_envelope_file(out)
-        if (there.payload, there.payload_type) == (envelope.payload, envelope.payload_type):
-            envelope = there
+        existing = _read_envelope_file(out)
+        if (existing.payload, existing.payload_type) == (envelope.payload, envelope.payload_type):
+            envelope = existing
     try:
         write_bytes(out, with_signature(envelope, signer).to_text().encode(), own=SIGNATURE)
     except OSError as error:
@@ -289,7 +289,7 @@ def verify_signature(
     signature: str | os.PathLike[str] | None = None,
     protocol_key: str | os.PathLike[str] | None = None,
 ) -> Outcome:
-    """Check that an audit folder is whole, or a protocol file, and is what a key signed; no claim is recomputed.
+    """Check that an audit folder, or a protocol file, is intact and was signed by a key; no claim is recomputed.
 
     Parameters
     ----------
@@ -344,7 +344,7 @@ def signature_checks(
     except CertificateError as error:
         checks = [Check("signature", False, str(error))]
     if certificates.protocol_signature is not None:
-        # That it speaks of this protocol was checked when the folder was read.
+        # Reading the folder has checked that it is a signature of this protocol.
         valid = is_signed_by(read_envelope(certificates.protocol_signature, "the protocol's signature"), other)
         detail = f"the protocol was signed before the audit by the key {other.keyid[:16]}"
         checks.append(
@@ -374,28 +374,28 @@ def _check_signed(path: Path, key: Any) -> tuple[Statement, Check]:
 
 
 def _compare_statements(stated: Statement, made: Statement) -> Check:
-    """Return whether the statement signed is the one that follows from the folder, and what differs if not."""
+    """Return whether the signed statement equals the one made from the folder, and what differs if not."""
     theirs, ours = dict(stated.predicate), dict(made.predicate)
-    signer = theirs.get(OWN_VERSION)
-    other = [name for name, digest in made.subjects.items() if dict(stated.subjects.get(name, {})) != dict(digest)]
-    passed = False
-    if other:
-        detail = f"another {other[0]} was signed than the one here"
+    signer = theirs.get(SIGNER_VERSION)
+    differing = [name for name, digest in made.subjects.items() if dict(stated.subjects.get(name, {})) != dict(digest)]
+    equal = False
+    if differing:
+        detail = f"the signature is of another {differing[0]}"
     elif stated.predicate_type != made.predicate_type or stated.subjects.keys() != made.subjects.keys():
         detail = f"something else was signed: {stated.predicate_type!r:.80} of {', '.join(stated.subjects):.80}"
     elif list(theirs) != list(ours) or not isinstance(signer, str):
         detail = f"the predicate must have exactly the fields {', '.join(ours)}"
-    elif wrong := [name for name in ours if name != OWN_VERSION and not identical(theirs[name], ours[name])]:
-        detail = f"it states another {wrong[0]} than the folder: {theirs[wrong[0]]!r:.80}"
+    elif wrong := [name for name in ours if name != SIGNER_VERSION and not identical(theirs[name], ours[name])]:
+        detail = f"its {wrong[0]} differs from the folder's: {theirs[wrong[0]]!r:.80}"
     else:
-        passed = True
+        equal = True
         what = "this manifest, this model and this result" if "model" in made.subjects else "this protocol"
-        detail = f"it speaks of {what} (signed with fragility {signer:.40})"
-    return Check("statement", passed, detail)
+        detail = f"it is about {what} (signed with fragility {signer:.40})"
+    return Check("statement", equal, detail)
 
 
 def signed_predicate(path: str | os.PathLike[str], public_key: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return what a key signed about an audit; VerificationError where it did not."""
+    """Return the predicate that a key signed about an audit; raise VerificationError if it did not sign one."""
     statement, check = _check_signed(Path(path), load_public_key(public_key))
     if not check.passed:
         raise VerificationError(check.detail)
@@ -429,7 +429,7 @@ def audit_statement(folder: Path, certificates: Audit) -> Statement:
 
 
 def verdict_summary(audit: Audit) -> dict[str, Any]:
-    """Return what an audit found, in counts and in means of exact sums: the same for every order of the rows."""
+    """Return the counts of an audit, and means of exact sums, which do not depend on the order of the rows."""
     tally = audit.tally()
     return {
         "min_confidence": tally.min_confidence,
@@ -445,8 +445,8 @@ def protocol_statement(path: Path) -> Statement:
     text = protocol.to_json().encode()
     if read_file(path, f"the protocol {path}") != text:
         raise CertificateError(
-            f"{path} is not laid out as a protocol is written into an audit, so its bytes cannot be signed for one; "
-            "write it again with Protocol.load and save"
+            f"{path} is not formatted as Protocol.save writes it, so its bytes differ from those in an audit; write it "
+            "again with Protocol.load and save"
         )
     subjects = {"protocol.json": {"sha256": _strip_prefix(digest_bytes(text))}}
     return Statement(subjects, PROTOCOL_PREDICATE, {"protocol_digest": protocol.digest, "fragility": __version__})

@@ -94,7 +94,7 @@ def match_rows(
     if missing:
         raise DataError(f"the rows lack the field {missing[0]!r}, which the protocol of this audit names")
     rows = read_rows(X[fields], fields, None, ids)
-    place_of = {str(own_id): i for i, own_id in enumerate(rows.ids)}
+    place_of = {str(row_id): i for i, row_id in enumerate(rows.ids)}
     absent = [name for name in names if name not in place_of]
     if absent:
         raise DataError(*say_other_rows(len(absent), len(names), absent[0], IdSpan(names), IdSpan(rows.ids)))
@@ -103,7 +103,7 @@ def match_rows(
     frame = rows.frame.iloc[chosen]
     own_ids = tuple(rows.ids[i] for i in chosen)
     if not manifest.is_selection:  # whose digest is over rows that are not here
-        texts = np.array([str(own_id) for own_id in own_ids], dtype=object)
+        texts = np.array([str(row_id) for row_id in own_ids], dtype=object)
         columns = {str(name): frame[name].reset_index(drop=True) for name in frame.columns}
         if combine_digests(row_digests({**columns, "id\x00": texts})) != manifest.input.digest:
             raise DataError(

@@ -176,7 +176,7 @@ class Service:
         gathered: dict[str, tuple[dict[str, Any], dt.datetime]] = {}
         # Shielded where others may wait for the same answer; any other row is dropped if its client goes away.
         shared = {row.id for row in request.rows if row.digest is not None}
-        waiting = {future: own_id in shared for own_id, future in futures.items()}
+        waiting = {future: row_id in shared for row_id, future in futures.items()}
         for answer in await asyncio.gather(
             *(asyncio.shield(future) if is_shared else future for future, is_shared in waiting.items())
         ):
@@ -192,9 +192,9 @@ class Service:
                 self._in_flight[row.id] = (row.digest, job.answer)
                 job.answer.add_done_callback(partial(self._land, row.id))
 
-    def _land(self, own_id: str, future: asyncio.Future[JobAnswer]) -> None:
+    def _land(self, row_id: str, future: asyncio.Future[JobAnswer]) -> None:
         """Forget a row that was answered or refused."""
-        self._in_flight.pop(own_id, None)
+        self._in_flight.pop(row_id, None)
         if not future.cancelled():
             future.exception()  # seen here: nobody may be waiting any more
 

@@ -206,12 +206,12 @@ class ServingLog:
         since, fault_then = self._failed
         return fault_then if time.monotonic() - since < FAULT_SECONDS else None
 
-    def find_request(self, own_id: str) -> str | None:
+    def find_request(self, row_id: str) -> str | None:
         """Return the digest of the request that logged an id in the present audit folder; None for a new id.
 
         It is empty if no client chose the id, so that it equals no request's.
         """
-        return self._ids.get(own_id)
+        return self._ids.get(row_id)
 
     def append(self, *entries: LogEntry) -> None:
         """Append rows; on return they are on the disk, and no kill can lose them."""
