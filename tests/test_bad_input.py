@@ -334,7 +334,7 @@ def test_models_without_probabilities_classes_or_choice_are_refused(case, protoc
     with pytest.raises(ModelError, match=r"has no predict_proba"):
         audit(object(), case.X_test[:3], protocol)
     one = RandomForestClassifier(3).fit(case.X_train[["age"]], np.zeros(600))
-    with pytest.raises(ModelError, match=r"at least 2 classes was expected, this one knows 1"):
+    with pytest.raises(ModelError, match=r"at least 2 classes was expected, this one has 1"):
         Protocol.fit(one, case.X_train[["age"]])
 
 
@@ -422,7 +422,7 @@ def test_unknown_types_in_a_skops_file_are_shown(case, tmp_path) -> None:
     pipeline = make_pipeline(FunctionTransformer(doubled), LogisticRegression()).fit(X, split("credit_g").y_train)
     skops.io.dump(pipeline, tmp_path / "odd.skops")
     with pytest.raises(
-        ModelError, match=r"odd\.skops holds types that skops does not know to be safe: .*doubled.*trust=True"
+        ModelError, match=r"odd\.skops contains types that skops does not know to be safe: .*doubled.*trust=True"
     ):
         load_model(tmp_path / "odd.skops")
     assert load_model(tmp_path / "odd.skops", trust=True).classes == ("bad", "good")

@@ -407,7 +407,7 @@ def test_decisions_that_make_no_sense_are_refused(decision, told: str) -> None:
 
 def test_a_threshold_needs_two_classes() -> None:
     case = fitted("credit_g_property", "logistic", "transformed")
-    with pytest.raises(fg.ProtocolError, match="needs a model of two classes, this one has 4"):
+    with pytest.raises(fg.ProtocolError, match="needs a model with two classes, this one has 4"):
         Protocol.fit(case.model, case.X_train, decision=0.3)
 
 

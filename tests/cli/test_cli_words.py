@@ -114,8 +114,8 @@ def test_an_error_says_its_advice_in_python_and_in_options():
         (lambda: fg.Model.wrap(lambda rows: rows), "declare them in column order: Model.wrap(model, classes=[...])",
          "declare them in column order with --classes A,B"),
         (lambda: fg.Model.wrap(pytest.importorskip("torch").nn.Linear(2, 2)),
-         "its probabilities stand for; declare them in column order: Model.wrap(model, classes=[...], output='logits')",
-         "its probabilities stand for; declare them in column order with --classes A,B, and what it returns with "
+         "the classes of its probabilities; declare them in column order: Model.wrap(model, classes=[...], output='logits')",
+         "the classes of its probabilities; declare them in column order with --classes A,B, and what it returns with "
          "--returns logits"),
         (lambda: class_codes(["maybe"], ["no", "yes"]), "y holds 'maybe', not among",
          "the --target column holds 'maybe', not among"),

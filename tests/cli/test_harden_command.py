@@ -132,7 +132,7 @@ def test_outages_protocol_and_training_rows_to_compare_on(folder, tmp_path):
         (("--kind", "drop"), "kind must be one of mask, attenuate, outages, got 'drop'"),
         (("--markers", "?"), "--markers has no effect without --outages"),
         (("--out", "model.onnx"), "must end in .skops, .joblib"),
-        (("--out", "model.cbm"), "a .cbm file holds a CatBoostClassifier alone, this is a Pipeline"),
+        (("--out", "model.cbm"), "a .cbm file can store only a CatBoostClassifier, this is a Pipeline"),
         (("--target", "class"), "--target names the column 'class', but"),
         (("--protocol", "p.json", "--baseline", "typical"), "--protocol already declares the baseline"),
     ],

@@ -114,7 +114,9 @@ def test_checkpoints_that_are_no_classifiers_are_refused(data, tmp_path) -> None
     rows, labels = data
     booster = lightgbm.train({"objective": "regression", "verbose": -1}, lightgbm.Dataset(rows, labels), 2)
     treelite.frontend.from_lightgbm(booster).serialize(str(tmp_path / "model.tl"))
-    with pytest.raises(ModelError, match=r"the Treelite checkpoint ends with 'identity', which gives no class prob"):
+    with pytest.raises(
+        ModelError, match=r"the Treelite checkpoint has the postprocessor 'identity', which gives no class prob"
+    ):
         fg.load_model(tmp_path / "model.tl")
 
 

@@ -659,7 +659,7 @@ def test_what_cannot_be_looked_into_is_named(tmp_path: Path) -> None:
         file.write("more")
         assert print_of(file) == before
     assert partial_of(np.frompyfunc(lambda v: v, 1, 1)) == ("the native function <lambda> (vectorized)",)
-    assert partial_of(made("def f(x): return x * rate")) == ("'rate', which the function f reads and nothing defines",)
+    assert partial_of(made("def f(x): return x * rate")) == ("'rate', which the function f reads but nothing defines",)
     assert partial_of(iter(range(0)) and (n for n in [1])) == ("an object of type generator",)
     assert partial_of(memoryview(b"abc")) == ("an object of type builtins.memoryview, which shows no state",)
 

@@ -108,7 +108,7 @@ def test_a_file_that_is_cut_off_says_so(tmp_path: Path, kept: int) -> None:
     path.write_bytes(path.read_bytes()[:kept])
     with pytest.raises(
         ModelError,
-        match=rf"cannot load the model {re.escape(repr(str(path)))}: it is cut off, or no model file of its kind$",
+        match=rf"cannot load the model {re.escape(repr(str(path)))}: it is truncated, or not a model file of its kind$",
     ):
         load_model(path, trust=True)
 
@@ -183,7 +183,7 @@ def test_files_of_other_kinds_are_named(tmp_path, name: str, kind: str) -> None:
     with pytest.raises(ModelError, match=rf"is {kind} file, .*; load it in Python, wrap it with Model\.wrap"):
         load_model(tmp_path / name)
     (tmp_path / "model.xyz").write_bytes(b"x")
-    with pytest.raises(ModelError, match=r"model\.xyz' is of no known kind; a model is one of"):
+    with pytest.raises(ModelError, match=r"model\.xyz' is a file of an unknown kind; a model is one of"):
         load_model(tmp_path / "model.xyz")
 
 
@@ -200,7 +200,7 @@ def test_no_sentence_promises_that_skops_needs_no_trust(fitted_boosters, tmp_pat
 def test_a_bare_torch_module_is_told_to_be_wrapped() -> None:
     torch = pytest.importorskip("torch")
     X = np.random.default_rng(0).normal(size=(20, 3))
-    told = r"Linear does not say which classes .*: Model\.wrap\(model, classes=\[\.\.\.\], output='logits'\)$"
+    told = r"Linear does not name the classes .*: Model\.wrap\(model, classes=\[\.\.\.\], output='logits'\)$"
     with pytest.raises(ModelError, match=told):
         fg.Protocol.fit(torch.nn.Linear(3, 2), X)
     with pytest.raises(ModelError, match=r": Model\.wrap\(model, classes=\[\.\.\.\]\)$"):

@@ -121,8 +121,8 @@ def test_boosters_load_without_trust_as_their_files_do(saved, boosters, folder: 
 @pytest.mark.parametrize(
     ("folder", "sentence"),
     [
-        ("pickle", r"^model\.pkl is a pickle, and loading one runs whatever it contains; .* load it with trust=True$"),
-        ("lightgbm-skops", r"^model\.skops holds types that skops does not know .*LGBMClassifier; .*trust=True$"),
+        ("pickle", r"^model\.pkl is a pickle, and loading it runs any code it contains; .* load it with trust=True$"),
+        ("lightgbm-skops", r"^model\.skops contains types that skops does not know .*LGBMClassifier; .*trust=True$"),
     ],
 )
 def test_what_runs_code_needs_trust(saved, folder: str, sentence: str) -> None:
@@ -163,7 +163,7 @@ def test_a_torch_module_needs_trust_classes_and_what_it_returns(tmp_path) -> Non
     mlflow.pytorch.save_model(net, tmp_path / "pt2", input_example=rows, pip_requirements=[])
     plain = fg.Model.wrap(net, classes=["no", "yes"], output="logits")
     for name in ("pickle", "pt2"):
-        with pytest.raises(ModelError, match=r"is a PyTorch file, which holds pickles, .*trust=True$"):
+        with pytest.raises(ModelError, match=r"is a PyTorch file, which contains pickles, .*trust=True$"):
             fg.load_model(tmp_path / name)
         with pytest.raises(ModelError, match="which classes") as caught:
             fg.load_model(tmp_path / name, trust=True)
@@ -305,8 +305,8 @@ def declare(saved: Path, home: Path, *columns: dict[str, object], flavour: str =
 @pytest.mark.parametrize(
     ("columns", "sentence"),
     [
-        (FIELDS[:3], r"signature lacks the column 'housing', which the model was fitted on; log"),
-        ([*FIELDS, "x"], r"signature lists the column 'x', which the model does not know"),
+        (FIELDS[:3], r"signature lacks 'housing', which is a column that the model was fitted on; log"),
+        ([*FIELDS, "x"], r"signature lists 'x', which is not a column that the model was fitted on"),
         ([None, None], r"signature has 2 columns, and the model was fitted on 4"),
         (["age", "age", "age"], r"names that are not distinct$"),
         ([], r"without columns"),
@@ -356,9 +356,9 @@ def test_a_function_that_returns_probabilities_is_a_black_box(tmp_path, credit, 
     X, _ = credit
     wanted = fg.audit(pipeline, X[:30], fg.Protocol.fit(pipeline, X[:300], space="raw"), progress=False)
     folder = save_function(tmp_path / "plain", "probabilities", credit, pipeline)
-    with pytest.raises(ModelError, match=r"^plain is a function that MLflow loads, and loading one runs .*trust=True$"):
+    with pytest.raises(ModelError, match=r"^plain is a function that MLflow loads, and loading it runs .*trust=True$"):
         fg.load_model(folder)
-    with pytest.raises(ModelError, match=r"which classes its probabilities stand for"):
+    with pytest.raises(ModelError, match=r"does not name the classes of its probabilities"):
         fg.load_model(folder, trust=True)
     outputs = pd.DataFrame(pipeline.predict_proba(X)[:, ::-1], columns=["good", "bad"])
     named = save_function(tmp_path / "named", "reversed table", credit, pipeline, signature=infer_signature(X, outputs))
@@ -376,7 +376,7 @@ def test_a_function_that_returns_probabilities_is_a_black_box(tmp_path, credit, 
     ("returns", "sentence"),
     [
         ("labels", r"returns '(good|bad)' for a row: one value per row, such as a label, and a certificate needs a"),
-        ("texts", r"the function of the MLflow model returns no numbers"),
+        ("texts", r"the function of the MLflow model must return numbers"),
     ],
 )
 def test_a_function_that_returns_no_probabilities_is_refused(tmp_path, credit, pipeline, returns, sentence) -> None:
@@ -408,8 +408,8 @@ MERGES = "a: &a {k: v}\n" + "".join(
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("", "its MLmodel file holds no settings"),
-        ("[1, 2]", "its MLmodel file holds no settings"),
+        ("", "its MLmodel file contains no settings"),
+        ("[1, 2]", "its MLmodel file contains no settings"),
         ("a: [", "its MLmodel file is not valid YAML"),
         ("\0", "its MLmodel file is not valid YAML"),
         ("[" * 50_000, "its MLmodel file is not valid YAML"),
@@ -418,11 +418,14 @@ MERGES = "a: &a {k: v}\n" + "".join(
         (LAUGHS, "its MLmodel file lists no flavours"),
         (MERGES, "its MLmodel file lists no flavours"),
         ("x" * (2**20 + 1), r"its MLmodel file has 1048577 bytes; at most 1048576 are read"),
-        ("!!python/object/apply:os.system ['touch ran']", "its MLmodel file holds no settings"),
+        ("!!python/object/apply:os.system ['touch ran']", "its MLmodel file contains no settings"),
         ("flavors:\n  sklearn: !!python/object/apply:os.system ['touch ran']", "lists no flavours"),
         ("flavors: {}", "it has the flavour none; known ones are sklearn, lightgbm, "),
         ("flavors:\n  spark: {}", "it has the flavour spark; known ones are "),
-        ("flavors:\n  sklearn: {}\n  lightgbm: {}", "it holds the flavours sklearn and lightgbm, and which of them"),
+        (
+            "flavors:\n  sklearn: {}\n  lightgbm: {}",
+            "it has the flavours sklearn and lightgbm, and does not say which of them",
+        ),
         ("flavors:\n  sklearn: {}", "does not say which file holds the model"),
         ("flavors:\n  sklearn: {pickled_model: [a]}", "does not say which file holds the model"),
         (SKLEARN.format("model.skops"), "the folder lacks 'model.skops', which its MLmodel file names"),

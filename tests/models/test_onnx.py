@@ -108,7 +108,7 @@ def test_classes_are_found_or_asked_for(tmp_path) -> None:
     proto = onnx.load(tmp_path / "plain.onnx")
     del proto.graph.output[0]  # only the probabilities are left
     onnx.save(proto, tmp_path / "bare.onnx")
-    with pytest.raises(ModelError, match=r"does not say which classes its probabilities stand for; declare them in"):
+    with pytest.raises(ModelError, match=r"does not name the classes of its probabilities; declare them in"):
         read(tmp_path / "bare.onnx")
     named = read(tmp_path / "bare.onnx", classes=["x", "y", "z"])
     assert named.classes == ("x", "y", "z") and not hasattr(named.estimator, "predict")
@@ -136,7 +136,9 @@ def test_what_a_file_returns_can_be_declared(tmp_path) -> None:
         with pytest.raises(ModelError, match=r"output must be one of probabilities, logits, .* got 'odds'"):
             read(tmp_path / "scores.onnx", classes=list(range(n_classes)), output="odds")
         undeclared = read(tmp_path / "scores.onnx", classes=list(range(n_classes)))
-        said = "the model's output is not a probability" if n_classes == 3 else r"does not say what it is; if it is a"
+        said = (
+            "the model's output is not a probability" if n_classes == 3 else r"does not declare its meaning; if it is a"
+        )
         with pytest.raises(ModelError, match=said):
             undeclared.probabilities(X)
 

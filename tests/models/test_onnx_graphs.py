@@ -60,7 +60,7 @@ def test_a_plain_graph_is_read() -> None:
     "data", [b"", b"x", b"tree\nversion=v4\n", b"\x00" * 64, b"\x08\x08", b'{"a": 1}', b"\x0a" * 500]
 )
 def test_other_content_is_no_onnx_file(data: bytes) -> None:
-    assert refuse(data) == "it is cut off, or no ONNX file"
+    assert refuse(data) == "it is truncated, or not an ONNX file"
 
 
 def test_a_file_cut_off_anywhere_is_refused() -> None:
@@ -75,7 +75,7 @@ def test_a_file_cut_off_anywhere_is_refused() -> None:
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("Loop", "the operator 'Loop' is not run: it loops, branches, draws at random or is not one"),
+        ("Loop", "the operator 'Loop' is not supported: it loops, branches, draws at random or is not used"),
         ("If", "the operator 'If' is not run"),
         ("RandomUniformLike", "the operator 'RandomUniformLike' is not run"),
         ("NonZero", "the operator 'NonZero' is not run"),
@@ -90,7 +90,7 @@ def test_operators_that_loop_branch_or_draw_are_refused(name: str, sentence: str
 def test_code_of_others_is_refused() -> None:
     other = helper.make_node("Run", ["X"], ["probabilities"], domain="com.example")
     said = refuse(make_file([other]))
-    assert said.startswith("it needs operators of 'com.example', which are code outside of ONNX; export it with")
+    assert said.startswith("it needs operators of 'com.example', which are not part of ONNX; export it with")
     declared = make_file([SOFTMAX])
     declared.opset_import.append(helper.make_opsetid("com.microsoft", 1))
     assert "it needs operators of 'com.microsoft'" in refuse(declared)
@@ -98,7 +98,7 @@ def test_code_of_others_is_refused() -> None:
     assert refuse(make_file([SOFTMAX], functions=[own])).startswith("it defines operators of its own ('Mine')")
     inner = make_file([SOFTMAX]).graph
     hidden = helper.make_node("Softmax", ["X"], ["probabilities"], body=inner)
-    assert refuse(make_file([hidden])) == "the operator 'Softmax' holds a graph of its own, which is not run"
+    assert refuse(make_file([hidden])) == "the operator 'Softmax' contains a subgraph, which is not supported"
 
 
 @pytest.mark.parametrize("place", ["../../etc/passwd", "/etc/passwd", "weights.bin"])
@@ -108,10 +108,10 @@ def test_weights_in_other_files_are_refused(place: str) -> None:
     tensor.ClearField("raw_data")
     tensor.data_location = TensorProto.EXTERNAL
     tensor.external_data.add(key="location", value=place)
-    assert refuse(model).startswith("its weights 'w' lie in another file; save it as one file")
+    assert refuse(model).startswith("its weights 'w' are in another file; save it as one file")
     # the same within an attribute
     constant = helper.make_node("Constant", [], ["w"], value=tensor)
-    assert refuse(make_file([constant, SOFTMAX])).startswith("its weights 'w' lie in another file")
+    assert refuse(make_file([constant, SOFTMAX])).startswith("its weights 'w' are in another file")
 
 
 def test_dimensions_without_content_are_refused() -> None:
@@ -119,18 +119,18 @@ def test_dimensions_without_content_are_refused() -> None:
     for dims in ([2**40, 2**20], [-1], [1] * 20, [10**6]):
         del model.graph.initializer[0].dims[:]
         model.graph.initializer[0].dims.extend(dims)
-        assert refuse(model) == "its weights 'w' declare dimensions that the file has no content for"
+        assert refuse(model) == "its weights 'w' declare dimensions larger than the file's content"
     sparse = make_file([SOFTMAX])
     sparse.graph.sparse_initializer.add().dims.extend([2**40])
-    assert refuse(sparse) == "it holds sparse weights; export it with dense ones"
+    assert refuse(sparse) == "it contains sparse weights; export it with dense ones"
 
 
 def test_cycles_and_dangling_values_are_refused() -> None:
     turn = [helper.make_node("Add", ["X", "b"], ["a"]), helper.make_node("Exp", ["a"], ["b"]), SOFTMAX]
-    assert refuse(make_file(turn)) == "the operator Add reads 'b', which no operator before it gives"
+    assert refuse(make_file(turn)) == "the operator Add reads 'b', which no operator before it computes"
     twice = [helper.make_node("Exp", ["X"], ["a"]), helper.make_node("Log", ["X"], ["a"]), SOFTMAX]
-    assert refuse(make_file(twice)) == "the operator Log gives a value that another one gives as well"
-    assert refuse(make_file([SOFTMAX], outputs=("lost",))) == "no operator gives its output 'lost'"
+    assert refuse(make_file(twice)) == "the operator Log computes a value that another operator also computes"
+    assert refuse(make_file([SOFTMAX], outputs=("lost",))) == "no operator computes its output 'lost'"
 
 
 def test_arrays_whose_size_a_row_decides_are_refused() -> None:
@@ -143,7 +143,7 @@ def test_arrays_whose_size_a_row_decides_are_refused() -> None:
     ]
     said = refuse(make_file(nodes, {"one": np.array([1], dtype=np.int64)}))
     assert said == (
-        "the operator ConstantOfShape makes an array whose size depends on the values of a row, which has no bound"
+        "the operator ConstantOfShape makes an array whose size depends on the values of a row, so its memory has no bound"
     )
     shaped = [helper.make_node("Shape", ["X"], ["s"]), helper.make_node("ConstantOfShape", ["s"], ["zeros"]), SOFTMAX]
     read_graph(make_file(shaped).SerializeToString())  # the number of rows is not a value of a row
@@ -165,7 +165,7 @@ NUMBERS = {
     "axis": np.array([0], dtype=np.int64),
     "ones": np.ones((1, 2), dtype=np.float32),
 }
-DEPENDS = "depends on the number of rows that are asked about at once"
+DEPENDS = "depends on the number of rows in a batch"
 MIXES = "mixes rows with each other"
 
 
@@ -293,17 +293,15 @@ def test_trees_that_are_none_are_refused(tmp_path, capsys) -> None:
     cases = [
         ("nodes_truenodeids", 1, 0, "a tree: a node is reached in two ways"),
         ("nodes_truenodeids", 1, 999, "a tree ensemble is damaged: it names a node that does not exist"),
-        ("nodes_nodeids", 1, 0, "a tree ensemble is damaged: a tree has two nodes of one number"),
-        ("nodes_treeids", 0, 1, "a tree ensemble is damaged: the nodes of a tree do not lie side by side"),
+        ("nodes_nodeids", 1, 0, "a tree ensemble is damaged: a tree has two nodes with one id"),
+        ("nodes_treeids", 0, 1, "a tree ensemble is damaged: the nodes of a tree are not consecutive"),
         ("class_nodeids", 0, 999, "a tree ensemble is damaged: it names a node that does not exist"),
-        ("nodes_featureids", 0, 5_000_000, "a tree: a node asks for a column that is not among the"),
+        ("nodes_featureids", 0, 5_000_000, "a tree: a node tests a column that is not among the"),
     ]
     for name, place, value, sentence in cases:
         assert try_file(".onnx", str(change(name, place, value))) in (DAMAGED, REFUSED)
         assert capsys.readouterr().out.startswith(sentence)
-    with pytest.raises(
-        ModelError, match=r"changed\.onnx' is damaged: a tree: a node asks for a column that is not among"
-    ):
+    with pytest.raises(ModelError, match=r"changed\.onnx' is damaged: a tree: a node tests a column that is not among"):
         load_model(tmp_path / "changed.onnx")
 
 

@@ -316,7 +316,7 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], Any, str]] = {
     "search without refit": (
         lambda m: GridSearchCV(m, {}, refit=False, **FOLDS),
         None,
-        r"^GridSearchCV was fitted with refit=False, so it holds no fitted model; fit it with refit=True$",
+        r"^GridSearchCV was fitted with refit=False, so it has no fitted model; fit it with refit=True$",
     ),
     "threshold on scores": (
         lambda m: FixedThresholdClassifier(m, threshold=0.2, response_method="decision_function"),

@@ -39,7 +39,7 @@ from fragility.models.wrappers import look_through, members, read_own_threshold,
 
 VOTE_AVERAGING = ("ForestClassifier", "BaggingClassifier")  # bases of scikit-learn's, also of imbalanced-learn's
 
-# Classes whose ``predict`` names the most probable class, by their library's code; only those that are slow to ask.
+# Classes whose ``predict`` is slow and, according to their code, returns the most probable class.
 MOST_PROBABLE = (
     *("sklearn.RandomForestClassifier", "sklearn.ExtraTreesClassifier"),
     *("sklearn.GradientBoostingClassifier", "sklearn.HistGradientBoostingClassifier"),
@@ -53,14 +53,14 @@ MOST_PROBABLE = (
 class Model(BriefRepr):
     """A fitted classifier with declared classes; :meth:`Model.wrap` makes one.
 
-    A search stands for its ``best_estimator_``, and a frozen estimator for the one inside it. A classifier that only
-    puts a threshold on another one's probabilities stands for the one inside, with the threshold as its ``decision``;
-    so does the threshold that CatBoost's ``set_probability_threshold`` sets.
+    A search is represented by its ``best_estimator_``, and a frozen estimator by the one inside it. A classifier that
+    only applies a threshold to another one's probabilities is represented by the inner one, with the threshold as its
+    ``decision``; likewise the threshold that CatBoost's ``set_probability_threshold`` sets.
 
     Attributes
     ----------
     estimator : object
-        What the user gave.
+        The model that was passed to ``wrap``.
     transformer : object or None
         Its fitted preprocessing.
     head : object
@@ -70,9 +70,9 @@ class Model(BriefRepr):
     head_link : Link
         How the final estimator's output becomes probabilities.
     output : str or None
-        What a torch module or function was declared to return; None for any other model.
+        The declared output of a torch module or function; None for any other model.
     decider : object or None
-        Whose ``predict`` labels the rows that ``head`` takes; None: only ``estimator`` gives labels.
+        The estimator whose ``predict`` labels rows of the head's input; None if only ``estimator`` gives labels.
     decision : Decision or None
         The model's own threshold.
     signature : ModelSignature or None
@@ -97,7 +97,7 @@ class Model(BriefRepr):
     def wrap(
         cls, model: Any, *, classes: Sequence[ClassLabel] | None = None, output: OutputKind | None = None
     ) -> Model:
-        """Return ``model`` behind this door.
+        """Return ``model`` as a :class:`Model`.
 
         Parameters
         ----------
@@ -106,8 +106,8 @@ class Model(BriefRepr):
             ``torch.nn.Module`` (with ``classes`` and ``output``), or a function rows -> (n, C) probabilities (with
             ``classes``).
         classes : sequence of class labels, optional
-            The labels in the order of the probability columns, where the model does not know them, or names to show in
-            place of a booster's 0, 1, ...
+            The labels in the order of the probability columns, if the model does not store them, or names to show
+            instead of a booster's 0, 1, ...
         output : str, optional
             What a torch module or function returns; ``probabilities`` for functions unless declared.
 
@@ -119,7 +119,7 @@ class Model(BriefRepr):
         Raises
         ------
         ModelError
-            It gives no probabilities, or its classes are not known or not distinct.
+            It gives no probabilities, or its classes are unknown or not distinct.
 
         Examples
         --------
@@ -141,7 +141,7 @@ class Model(BriefRepr):
         link, declared = find_link(head, output)
         if len(labels) < 2:
             raise ModelError(
-                f"a classifier with at least 2 classes was expected, this one knows {len(labels)}: {labels!r}; "
+                f"a classifier with at least 2 classes was expected, this one has {len(labels)}: {labels!r}; "
                 "a prediction without an alternative cannot lose its support"
             )
         if len(set(labels)) != len(labels):
@@ -179,17 +179,17 @@ class Model(BriefRepr):
 
     @property
     def fingerprint_partial(self) -> tuple[str, ...]:
-        """What the fingerprint could not take in, in words: another model may differ there and have the same one."""
+        """What the fingerprint does not cover, in words; models that differ only there have the same fingerprint."""
         return self._fingerprint.partial
 
     @property
     def libraries(self) -> frozenset[str]:
-        """The top-level packages whose classes and functions the model is made of, its steps included."""
+        """The top-level packages of the classes and functions in the model, including its steps."""
         return self._fingerprint.libraries
 
     @property
     def link(self) -> str:
-        """Name of the way from the model's output to probabilities."""
+        """How the model's output becomes probabilities, in words."""
         return self.head_link.describe(self.output)
 
     @property
@@ -207,15 +207,15 @@ class Model(BriefRepr):
         """Names of the raw columns the model was fitted on, or None if it was fitted on a bare array."""
         declared = None if self.signature is None else self.signature.names
         if declared is None or (self.signature is not None and len(self.signature.required) < len(declared)):
-            return _column_names(self.estimator)  # a function may do without columns that are not required
+            return _column_names(self.estimator)  # optional columns may be absent from the rows
         return declared
 
     def name_columns(self, names: Sequence[str]) -> tuple[str, ...] | None:
-        """Return the model's columns as rows name them: its own names, or those that its library rewrote.
+        """Return the model's columns by their names in the rows, which its library may have rewritten.
 
-        LightGBM replaces blanks by underscores, so a model that was trained on ``mean radius`` knows ``mean_radius``.
-        A name is matched if exactly one column has it after rewriting, which LightGBM requires in training too; a
-        name that no column has stays as it is.
+        LightGBM replaces blanks by underscores, so a model that was trained on ``mean radius`` has a column
+        ``mean_radius``. A name is matched if exactly one column has it after rewriting, which LightGBM requires in
+        training too; a name without a matching column is returned unchanged.
 
         Parameters
         ----------
@@ -225,25 +225,25 @@ class Model(BriefRepr):
         Returns
         -------
         tuple of str or None
-            As :attr:`columns`.
+            The columns, like :attr:`columns`.
         """
         columns = self.columns
         if columns is None or set(columns) <= set(names) or not _rewrites_names(self.estimator):
             return columns
-        given: dict[str, list[str]] = {}
+        originals: dict[str, list[str]] = {}
         for name in names:
-            given.setdefault(name.replace(" ", "_"), []).append(name)
-        if any(len(given.get(name, ())) > 1 for name in columns):
-            first = next(name for name in columns if len(given.get(name, ())) > 1)
+            originals.setdefault(name.replace(" ", "_"), []).append(name)
+        twice = next((name for name in columns if len(originals.get(name, ())) > 1), None)
+        if twice is not None:
             raise ModelError(
-                f"LightGBM calls a column {first!r}, and the rows have {' and '.join(map(repr, given[first]))}, which "
-                "are the same name to it; leave all but one out, or rename them"
+                f"LightGBM calls a column {twice!r}, and the rows have {' and '.join(map(repr, originals[twice]))}, "
+                "which are the same name to it; leave all but one out, or rename them"
             )
-        return tuple(given.get(name, [name])[0] for name in columns)
+        return tuple(originals.get(name, [name])[0] for name in columns)
 
     @cached_property
     def n_columns(self) -> int | None:
-        """Number of raw columns the model was fitted on, where it knows."""
+        """Number of raw columns the model was fitted on; None if unknown."""
         count = _column_count(self.estimator)
         if count is None and self.signature is not None and all(column.required for column in self.signature.columns):
             return len(self.signature.columns)
@@ -251,7 +251,7 @@ class Model(BriefRepr):
 
     @property
     def votes(self) -> int | None:
-        """How many estimators give their votes to an averaged forest or to bagging; None for any other model."""
+        """The number of estimators that a forest or bagging averages; None for any other model."""
         if family_of(self.head) == "fragility.OnnxClassifier":
             return self.head.votes  # type: ignore[no-any-return]
         bases = ((base.__module__.split(".")[0], base.__name__) for base in type(self.head).__mro__)
@@ -259,7 +259,7 @@ class Model(BriefRepr):
         return len(self.head.estimators_) if averaged else None
 
     def with_signature(self, signature: ModelSignature) -> Model:
-        """Return the model with declared columns, in the order of its own.
+        """Return the model with a declared signature, reordered like its own columns.
 
         Parameters
         ----------
@@ -296,9 +296,9 @@ class Model(BriefRepr):
         return self.head_probabilities(copy_rows(rows) if self.transformer is None else self.preprocess(rows))
 
     def preprocess(self, rows: Any) -> Any:
-        """Return raw rows as the fitted preprocessing hands them to the final estimator.
+        """Transform raw rows by the fitted preprocessing.
 
-        The preprocessing is given a copy: scalers with ``copy=False`` and their like write into the rows that they get.
+        The preprocessing gets a copy, because transformers such as scalers with ``copy=False`` write into their input.
 
         Parameters
         ----------
@@ -308,7 +308,7 @@ class Model(BriefRepr):
         Returns
         -------
         array or table
-            What its ``transform`` returns; the rows themselves without any preprocessing.
+            The result of ``transform``; the rows themselves if there is no preprocessing.
         """
         return rows if self.transformer is None else self.transformer.transform(copy_rows(rows))
 
@@ -318,7 +318,7 @@ class Model(BriefRepr):
         Parameters
         ----------
         matrix : array of shape (n, d)
-            Rows as the final estimator takes them.
+            Rows in the form that the final estimator takes.
 
         Returns
         -------
@@ -332,31 +332,31 @@ class Model(BriefRepr):
 
 
 def labels_follow(model: Model) -> bool:
-    """Whether ``predict`` is known to name the class with the largest probability, wherever that is clear."""
+    """Return whether ``predict`` is known to return the class with the largest probability, except for ties."""
     head, estimator = model.head, model.estimator
-    known = family_of(head) in MOST_PROBABLE and "predict" not in vars(head)
-    return known and model.decider is head and (estimator is head or type(estimator) is Pipeline)
+    listed = family_of(head) in MOST_PROBABLE and "predict" not in vars(head)
+    return listed and model.decider is head and (estimator is head or type(estimator) is Pipeline)
 
 
 def predict_labels(model: Model, rows: Any, *, to_head: bool) -> Integers | None:
-    """Return (n,) class indices by the model's own ``predict`` (to_head: its decider's); None if it has no labels."""
-    giver = model.decider if to_head else model.estimator
-    # A booster's or a function's output is no decision, nor is a torch module's.
-    if not hasattr(giver, "predict_proba") or not callable(getattr(giver, "predict", None)):
+    """Return (n,) class indices by the model's own ``predict`` (to_head: its decider's); None if it gives no labels."""
+    classifier = model.decider if to_head else model.estimator
+    # Boosters, functions and torch modules return scores, not decisions.
+    if not hasattr(classifier, "predict_proba") or not callable(getattr(classifier, "predict", None)):
         return None
-    classes = getattr(giver, "classes_", None)
-    known = [to_python(label) for label in (model.classes if classes is None else classes)]
-    indices = label_indices(giver.predict(copy_rows(rows)), known, len_of(rows))
+    classes = getattr(classifier, "classes_", None)
+    labels = [to_python(label) for label in (model.classes if classes is None else classes)]
+    indices = label_indices(classifier.predict(copy_rows(rows)), labels, len_of(rows))
     if indices is None and classes is not None:
         raise ModelError(
-            f"{type_name(giver)}.predict must give one of the classes {known!r} for each row; it gives something "
+            f"{type_name(classifier)}.predict must give one of the classes {labels!r} for each row; it gives something "
             "else, so its decisions cannot be certified"
         )
     return indices
 
 
 def confirm_link(model: Model, matrix: Any) -> Model:
-    """Return the model, or one that asks ``predict_proba`` if its link does not reproduce that for the head's input."""
+    """Return the model, or one that uses ``predict_proba`` if its link does not reproduce it on the head's input."""
     if model.head_link is not Link.RAW_SCORE or not hasattr(model.head, "predict_proba"):
         return model
     asking = replace(model, head_link=Link.PREDICT_PROBA, output=None)
@@ -374,7 +374,7 @@ def confirm_link(model: Model, matrix: Any) -> Model:
 
 
 def copy_rows(rows: Any) -> Any:
-    """Return rows that a model may write into; polars and Arrow tables cannot be changed."""
+    """Return rows that a model may write into; polars and Arrow tables are immutable."""
     return rows.copy() if isinstance(rows, (np.ndarray, pd.DataFrame)) or sp.issparse(rows) else rows
 
 
@@ -392,14 +392,14 @@ def _column_names(estimator: Any) -> tuple[str, ...] | None:
     elif names is None and family.startswith("catboost.") and estimator.feature_names_:
         names = list(estimator.feature_names_)
         if names == [str(i) for i in range(len(names))]:
-            names = None  # CatBoost names the columns of a bare array "0", "1", ...; those are positions, not names
+            names = None  # CatBoost numbers the columns of a bare array "0", "1", ...
     if names is None:
         names = _ask_members(estimator, _column_names)
     return None if names is None else tuple(str(name) for name in names)
 
 
 def _rewrites_names(estimator: Any) -> bool:
-    """Return whether the columns that an estimator names are named by LightGBM, which replaces blanks."""
+    """Return whether the column names of an estimator come from LightGBM, which replaces blanks."""
     estimator = look_through(estimator)
     if isinstance(estimator, Pipeline):
         estimator = look_through(estimator.steps[0][1])
@@ -414,7 +414,7 @@ def _column_count(estimator: Any) -> int | None:
         count = len(estimator.feature_names_)  # n_features_in_ is 0 after loading from a file
     if not count and (names := _column_names(estimator)) is not None:
         count = len(names)
-    # A wrapper takes over what CatBoost says of itself.
+    # A wrapper around CatBoost has the same n_features_in_ of 0.
     return int(count) if count else _ask_members(estimator, _column_count)
 
 
@@ -424,30 +424,30 @@ def _ask_members(estimator: Any, ask: Callable[[Any], Any]) -> Any:
 
 
 def _classes_of(head: Any, declared: Sequence[ClassLabel] | None) -> tuple[ClassLabel, ...]:
-    known, family = getattr(head, "classes_", None), family_of(head)
-    if known is None or len(known) == 0:
-        known = None
+    stored, family = getattr(head, "classes_", None), family_of(head)
+    if stored is None or len(stored) == 0:
+        stored = None
         if family == "xgboost.Booster":
-            known = range(max(xgboost_objective(head)[1], 2))
+            stored = range(max(xgboost_objective(head)[1], 2))
         elif family == "lightgbm.Booster":
-            known = range(max(head.num_model_per_iteration(), 2))
-    several = known is not None and (
-        any(isinstance(part, (list, np.ndarray)) for part in known)  # one list of labels per output
-        or (len(known) > 2 and getattr(head, "out_activation_", "") == "logistic")  # labels that may hold together
+            stored = range(max(head.num_model_per_iteration(), 2))
+    several = stored is not None and (
+        any(isinstance(part, (list, np.ndarray)) for part in stored)  # one list of labels per output
+        or (len(stored) > 2 and getattr(head, "out_activation_", "") == "logistic")  # a multilabel model
     )
     if several or getattr(head, "multilabel_", False):
         raise ModelError(
             f"{type_name(head)} predicts several outputs, and a certificate is about one; audit a classifier with one "
             "output"
         )
-    if known is not None and declared is not None:
-        _check_names([to_python(label) for label in known], list(declared))
-    labels = known if declared is None else declared
+    if stored is not None and declared is not None:
+        _check_names([to_python(label) for label in stored], list(declared))
+    labels = stored if declared is None else declared
     if labels is not None:
         return tuple(map(to_python, labels))
     if hasattr(head, "fit"):
         raise ModelError(
-            f"{type_name(head)} is not fitted, or does not say which classes its probabilities stand for; fit it first"
+            f"{type_name(head)} is not fitted, or does not name the classes of its probabilities; fit it first"
         )
     if is_torch_module(head):
         wrap = "Model.wrap(model, classes=[...], output='logits')"
@@ -460,17 +460,17 @@ def _classes_of(head: Any, declared: Sequence[ClassLabel] | None) -> tuple[Class
             "declare them in column order: Model.wrap(model, classes=[...])",
             "declare them in column order with --classes A,B",
         )
-    raise ModelError(f"{type_name(head)} does not say which classes its probabilities stand for; ", advice)
+    raise ModelError(f"{type_name(head)} does not name the classes of its probabilities; ", advice)
 
 
-def _check_names(known: list[Any], declared: list[Any]) -> None:
-    """Refuse declared classes that contradict the model's own; names for classes 0, 1, ... are welcome."""
-    if len(known) != len(declared):
-        raise ModelError(f"the model has {len(known)} classes, but classes names {len(declared)}: {declared!r}")
-    of_model, given = [str(label) for label in known], [str(label) for label in declared]
-    numbered = known == list(range(len(known)))
-    if of_model != given and (not numbered or set(of_model) == set(given)):
+def _check_names(stored: list[Any], declared: list[Any]) -> None:
+    """Refuse declared classes that contradict the model's own; names for classes 0, 1, ... are allowed."""
+    if len(stored) != len(declared):
+        raise ModelError(f"the model has {len(stored)} classes, but classes names {len(declared)}: {declared!r}")
+    stored_texts, declared_texts = list(map(str, stored)), list(map(str, declared))
+    numbered = stored == list(range(len(stored)))
+    if stored_texts != declared_texts and (not numbered or set(stored_texts) == set(declared_texts)):
         raise ModelError(
-            f"the model's own classes are {known!r}, in the order of its probability columns, but classes says "
+            f"the model's own classes are {stored!r}, in the order of its probability columns, but classes says "
             f"{declared!r}; leave classes out"
         )

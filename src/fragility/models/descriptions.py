@@ -1,8 +1,8 @@
 """Descriptions: what a value in a fitted model consists of, for its fingerprint.
 
-A description holds what decides predictions and nothing that use leaves behind: tables by their values rather than by
-their caches, objects by the state they are rebuilt from, functions by their code and what it reads. Code and classes of
-installed libraries go by name. What cannot be looked into is named in ``unseen``.
+A description contains what decides predictions, and nothing that changes with use: tables by their values without
+caches, objects by the state that rebuilds them, functions by their code and the variables it reads. Code and classes of
+installed libraries are identified by name. Content that cannot be inspected is named in ``unseen``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from fragility.models.wrappers import answers_for, own_threshold
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """A compound value: a tag, its parts, whether their order counts, and what could not be looked into."""
+    """A compound value: a tag, its parts, whether their order matters, and what could not be inspected."""
 
     tag: str
     parts: Iterable[Any] = ()
@@ -82,9 +82,9 @@ def _describe_container(value: Any) -> Parts:
         return Parts("list", value)
     if type(value) in (set, frozenset):
         return Parts("set", value, ordered=False)
-    # A Bunch has bookkeeping of its own, which it loses on being saved.
+    # A Bunch has attributes of its own, which are lost when it is saved.
     if type(value) in (dict, types.MappingProxyType, Bunch):
-        # In order: what iterates over a dictionary makes its columns in that order.
+        # In order, because code that iterates over a dictionary may make columns in its order.
         return Parts("mapping", [part for pair in value.items() for part in pair])
     return _describe_object(value)
 
@@ -93,10 +93,10 @@ def _describe_array(value: np.ndarray[Any, Any]) -> Parts:
     shape, names = list(value.shape), value.dtype.names
     if type(value) not in (np.ndarray, np.memmap):  # its operators, such as the * of a matrix, may mean something else
         attributes = [_in_order(getattr(value, "__dict__", {}))] if not _is_library(type(value).__module__) else []
-        held = [value.view(np.ndarray)]
+        cells = [value.view(np.ndarray)]
         if isinstance(value, np.ma.MaskedArray):
-            held = [np.asarray(value.filled()), np.ma.getmaskarray(value)]
-        return Parts("array subclass", [type(value), *held, *attributes])
+            cells = [np.asarray(value.filled()), np.ma.getmaskarray(value)]
+        return Parts("array subclass", [type(value), *cells, *attributes])
     if value.dtype == object:
         return Parts("array of objects", [shape, list(value.ravel())])
     if names:  # the bytes of padding between fields are undefined
@@ -109,7 +109,7 @@ def _describe_sparse(value: Any) -> Parts:
     cells = value.tocoo(copy=True)
     cells.sum_duplicates()
     attributes = [] if _is_library(type(value).__module__) else [_in_order(vars(value))]
-    # The type counts: * multiplies the cells of a sparse array, and is the product of sparse matrices.
+    # The type matters: * multiplies sparse arrays cell by cell, and is the product of sparse matrices.
     return Parts("sparse", [type(value), list(value.shape), *cells.coords, cells.data, *attributes])
 
 
@@ -152,7 +152,7 @@ def _column_values(array: Any) -> list[Any]:
 
 # --- code: functions by what they compute and read, classes by what they define ---------------------------------
 
-# Made by the interpreter or by the class statement; they compute nothing.
+# Attributes made by the interpreter or by the class statement; they do not affect results.
 CLASS_BOOKKEEPING = frozenset(
     {
         *("__module__", "__qualname__", "__dict__", "__weakref__", "__doc__", "__annotations__", "__annotate__"),
@@ -167,7 +167,7 @@ GLOBAL_READS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS
 
 
 def _is_library(module: str | None) -> bool:
-    """True for modules of Python, of this package and of installed packages: known by name and version."""
+    """Return whether a module belongs to Python, to this package or to an installed package."""
     if not module or module == "__main__":
         return False
     top = module.partition(".")[0]
@@ -184,7 +184,7 @@ def _is_installed(file: str) -> bool:
     return bool({"site-packages", "dist-packages"} & set(path.parts)) or any(map(path.is_relative_to, standard))
 
 
-# What no look at a function can tell.
+# What cannot be determined from a function.
 READ_AT_RUN_TIME = (
     "what functions and classes of your own read while they run: files, services, the environment, modules imported "
     "inside a function"
@@ -193,22 +193,22 @@ READ_AT_RUN_TIME = (
 
 def _describe_function(function: types.FunctionType) -> Parts:
     home, owner = function.__module__, function.__globals__.get("__name__")  # they differ for a decorated function
-    held: Any = sys.modules.get(home or "")
+    named: Any = sys.modules.get(home or "")
     for part in function.__qualname__.split("."):
-        held = getattr(held, part, None)
-    if held is function and _is_library(home):
+        named = getattr(named, part, None)
+    if named is function and _is_library(home):
         return Parts("library function", [home, function.__qualname__])
-    code, known = function.__code__, function.__globals__
+    code, variables = function.__code__, function.__globals__
     closure = [_cell_contents(cell) for cell in function.__closure__ or ()]
     parts = [code, closure, function.__defaults__, function.__kwdefaults__, _in_order(vars(function))]
-    if _is_library(owner) and getattr(sys.modules.get(owner or ""), "__dict__", None) is known:
+    if _is_library(owner) and getattr(sys.modules.get(owner or ""), "__dict__", None) is variables:
         return Parts("function", parts)
     unseen = [READ_AT_RUN_TIME]
     for name in _list_global_reads(code):
-        if name in known:
-            parts += [name, *_follow_module(known[name], _list_names(code), unseen)]
+        if name in variables:
+            parts += [name, *_follow_module(variables[name], _list_names(code), unseen)]
         elif not hasattr(builtins, name):
-            unseen.append(f"{name!r}, which the function {function.__name__} reads and nothing defines")
+            unseen.append(f"{name!r}, which the function {function.__name__} reads but nothing defines")
     return Parts("function", parts, unseen=tuple(unseen))
 
 
@@ -220,7 +220,7 @@ def _cell_contents(cell: types.CellType) -> Any:
 
 
 def _list_codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    """Yield the code and that of the functions and classes inside it."""
+    """Yield the code, and the code of the functions and classes inside it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -241,19 +241,19 @@ def _list_names(code: types.CodeType) -> frozenset[str]:
 
 
 def _follow_module(value: Any, names: frozenset[str], unseen: list[str]) -> list[Any]:
-    """Return the value itself; of a module of the user's own, what it holds under these names, as ``settings.RATE``."""
+    """Return a value; for a user's module, the attributes that the code reads, such as ``settings.RATE``."""
     if not isinstance(value, types.ModuleType) or _is_library(value.__name__):
         return [value]
-    held = {name: getattr(value, name) for name in sorted(names) if hasattr(value, name)}
-    if not held:
+    attributes = {name: getattr(value, name) for name in sorted(names) if hasattr(value, name)}
+    if not attributes:
         unseen.append(f"the module {value.__name__}, which is used as a whole")
-    return [part for name in held for part in (name, *_follow_module(held[name], names - {name}, unseen))]
+    return [part for name in attributes for part in (name, *_follow_module(attributes[name], names - {name}, unseen))]
 
 
 def _describe_code(code: types.CodeType) -> Parts:
     counts = [code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags]
-    named = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    return Parts("code", [code.co_code, code.co_exceptiontable, counts, named, code.co_names, code.co_consts])
+    arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    return Parts("code", [code.co_code, code.co_exceptiontable, counts, arguments, code.co_names, code.co_consts])
 
 
 def _describe_native_function(value: Any) -> Parts:
@@ -265,12 +265,12 @@ def _describe_native_function(value: Any) -> Parts:
     if isinstance(value, np.ufunc):
         homes = [module for module in ("numpy", "scipy.special") if module in sys.modules]
         modules = [module for module in homes if getattr(sys.modules[module], value.__name__, None) is value]
-        module, name, known = (modules or ["numpy"])[0], value.__name__, bool(modules)
+        module, name, is_library = (modules or ["numpy"])[0], value.__name__, bool(modules)
     else:
         holder = getattr(value, "__objclass__", None) or (owner if isinstance(owner, type) else None)
         module = getattr(value, "__module__", None) or getattr(holder, "__module__", None)
-        known = _is_library(module)
-    return Parts("native function", [module, name], unseen=() if known else (f"the native function {name}",))
+        is_library = _is_library(module)
+    return Parts("native function", [module, name], unseen=() if is_library else (f"the native function {name}",))
 
 
 def _describe_class(value: type) -> Parts:
@@ -286,23 +286,23 @@ def _describe_class(value: type) -> Parts:
     return Parts("class", [value.__name__, list(value.__bases__), _in_order(parts)])
 
 
-# --- objects, by the state they would be rebuilt from, without what use left in them ----------------------------
+# --- objects, by the state that rebuilds them, without traces of use --------------------------------------------
 
 RANDOM = (np.random.RandomState, np.random.Generator, np.random.BitGenerator, np.random.SeedSequence, random.Random)
-# Parameters of library estimators that cannot change a prediction: the same model with more threads is the same model.
+# Parameters of library estimators that cannot change a prediction, such as the number of threads.
 NOT_PREDICTIVE = frozenset(
     {"n_jobs", "thread_count", "nthread", "num_threads", "verbose", "verbosity", "silent", "memory", "_sklearn_version"}
 )
-# Attributes in which a library keeps what use leaves behind.
+# Attributes that change when an object of a library is used.
 LEFT_BY_USE = {"numpy.vectorize": {"_ufunc"}, "skrub.MinHashEncoder": {"hash_dict_"}}
-# Dictionaries of further parameters within the wrappers of a booster.
+# Attributes in which the wrappers of boosters store further parameters.
 FURTHER_PARAMETERS = {"lightgbm": "_other_params", "xgboost": "kwargs"}
 
 
 def _describe_object(value: Any) -> Parts:
     kind = type(value)
     if callable(getattr(kind, "fingerprint", None)) and library_of(value) == "fragility" and is_genuine(kind):
-        # It knows what determines its predictions, and it is ours.
+        # One of our own classes, which computes the digest of what determines its predictions.
         unseen = (READ_AT_RUN_TIME,) if getattr(value, "runs_code_of_others", False) else ()
         return Parts("own", [kind.__qualname__, str(value.fingerprint())], unseen=unseen)
     if kind.__name__ == "cython_function_or_method":
@@ -316,20 +316,20 @@ def _describe_object(value: Any) -> Parts:
 
 
 def _rebuilding_parts(value: Any) -> list[Any] | None:
-    """Return the parts from which pickle would rebuild an object; None if it has none."""
+    """Return the parts from which pickle would rebuild an object; None if there are none."""
     try:
         reducer = copyreg.dispatch_table.get(type(value))
         reduced = reducer(value) if reducer is not None else value.__reduce_ex__(4)
-    except Exception:  # it cannot be saved; what it holds can still be looked at
-        held = getattr(value, "__dict__", None)
-        return None if held is None else [_predictive_state(value, held)]
+    except Exception:  # it cannot be pickled, but its attributes can be inspected
+        attributes = getattr(value, "__dict__", None)
+        return None if attributes is None else [_predictive_state(value, attributes)]
     if isinstance(reduced, str):
         return [reduced]
     make, arguments, state, items, pairs = (*reduced, None, None, None)[:5]
-    known = make in (copyreg.__newobj__, copyreg.__newobj_ex__, type(value))  # type: ignore[attr-defined]
-    given = [part for part in arguments if part is not type(value)]
+    standard = make in (copyreg.__newobj__, copyreg.__newobj_ex__, type(value))  # type: ignore[attr-defined]
+    others = [part for part in arguments if part is not type(value)]
     iterated = (list(part) for part in (items, pairs) if part is not None)
-    return [None if known else make, given, _predictive_state(value, state), *iterated]
+    return [None if standard else make, others, _predictive_state(value, state), *iterated]
 
 
 def _predictive_state(value: Any, state: Any) -> Any:
@@ -337,20 +337,20 @@ def _predictive_state(value: Any, state: Any) -> Any:
         return [_predictive_state(value, part) for part in state]  # attributes in __dict__ and in __slots__
     if type(state) is not dict:
         return state
-    gone = _attributes_left_out(value)
-    kept = {name: part for name, part in state.items() if name not in gone}
+    ignored = _attributes_left_out(value)
+    attributes = {name: part for name, part in state.items() if name not in ignored}
     library, module = library_of(value), type(value).__module__
     if library not in sys.stdlib_module_names and _is_library(module) and is_genuine(type(value)):
-        # A library's estimator draws in training; what else holds a generator may predict by it.
-        kept = {name: "generator" if isinstance(part, RANDOM) else part for name, part in kept.items()}
+        # Estimators of libraries use their generator in training only; other objects may predict with it.
+        attributes = {name: "generator" if isinstance(part, RANDOM) else part for name, part in attributes.items()}
     further = FURTHER_PARAMETERS.get(library, "")
-    if isinstance(kept.get(further), dict):
-        kept[further] = {name: part for name, part in kept[further].items() if name not in NOT_PREDICTIVE}
-    return _in_order(kept)
+    if isinstance(attributes.get(further), dict):
+        attributes[further] = {name: part for name, part in attributes[further].items() if name not in NOT_PREDICTIVE}
+    return _in_order(attributes)
 
 
 def _attributes_left_out(value: Any) -> frozenset[str]:
-    """Return the attributes that say how an object was used or is run, not what it computes."""
+    """Return the attributes that do not affect what an object computes."""
     kind = type(value)
     names = _cached_properties(kind)  # type: ignore[arg-type]
     if _is_library(kind.__module__) and is_genuine(kind):
@@ -363,12 +363,12 @@ def _attributes_left_out(value: Any) -> frozenset[str]:
 @functools.lru_cache(maxsize=1000)
 def _cached_properties(kind: type) -> frozenset[str]:
     parts = [(name, type(part)) for base in kind.__mro__ for name, part in vars(base).items()]
-    named = ("cached_property", "lazyproperty")
-    return frozenset(name for name, t in parts if issubclass(t, functools.cached_property) or t.__name__ in named)
+    names = ("cached_property", "lazyproperty")
+    return frozenset(name for name, t in parts if issubclass(t, functools.cached_property) or t.__name__ in names)
 
 
 def _describe_moving(value: Any) -> Parts:
-    # A generator of random numbers, a cache of weak references: another after every use, and it may decide predictions.
+    # The state of a random generator or a weak cache changes with every use, and may decide predictions.
     name = type(value).__name__
     return Parts("no effect", [name], unseen=(f"the state of a {name}",))
 
@@ -377,7 +377,7 @@ def _describe_closed(value: Any) -> Parts:
     return Parts("unseen", [type(value).__name__], unseen=(f"an object of type {type(value).__name__}",))
 
 
-# --- what libraries hold in forms of their own ------------------------------------------------------------------
+# --- objects of libraries that need a description of their own --------------------------------------------------
 
 # The state of a torch module that takes part in a forward pass in evaluation mode.
 TORCH_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
@@ -390,11 +390,11 @@ TORCH_BOOKKEEPING = frozenset(
         "_non_persistent_buffers_set",
     }
 )
-XGBOOST_ATTRIBUTES = '"attributes":'  # a key, as no text within quotes can be
+XGBOOST_ATTRIBUTES = '"attributes":'  # only a key matches, since quotes inside a text are escaped
 
 
 def _replaced_methods(value: Any) -> list[Any]:
-    """Return the methods that an instance has in place of those of its class."""
+    """Return the methods of an instance that replace those of its class."""
     methods = {name: part for name, part in vars(value).items() if callable(getattr(type(value), name, None))}
     return [_in_order(methods)] if methods else []
 
@@ -416,9 +416,9 @@ def _describe_booster(value: Any) -> Parts | None:
     family = family_of(value)
     if family == "xgboost.Booster":
         text = bytes(value.save_raw(raw_format="json")).decode()
-        # Attributes hold training logs and wrapper bookkeeping; only the best iteration decides predictions. The
-        # library writes its keys in order, so the rest is taken as it is written: reading the trees takes six times
-        # as long.
+        # Attributes contain training logs and data of the wrapper; only the best iteration decides predictions. The
+        # library writes its keys in a fixed order, so the rest is used as text, which is six times faster than parsing
+        # the trees.
         start = text.index(XGBOOST_ATTRIBUTES) + len(XGBOOST_ATTRIBUTES)
         attributes, end = json.JSONDecoder().raw_decode(text, start)
         parts = [text[:start], text[end:], attributes.get("best_iteration")]
@@ -443,21 +443,21 @@ def _describe_torch(value: Any) -> Parts | None:
     if type(value).__name__ == "Generator":
         return _describe_moving(value)
     if hasattr(value, "detach") and hasattr(value, "dtype"):
-        here = value.detach().cpu()
-        if here.is_quantized or here.layout.__repr__() != "torch.strided":
-            return Parts("tensor", [str(here)], unseen=(f"a tensor of layout {here.layout}",))
-        wide = here.float() if str(here.dtype) in ("torch.bfloat16", "torch.float16") else here
-        return Parts("tensor", [str(here.dtype), np.asarray(wide.contiguous().numpy())])
+        tensor = value.detach().cpu()
+        if tensor.is_quantized or tensor.layout.__repr__() != "torch.strided":
+            return Parts("tensor", [str(tensor)], unseen=(f"a tensor of layout {tensor.layout}",))
+        wide = tensor.float() if str(tensor.dtype) in ("torch.bfloat16", "torch.float16") else tensor
+        return Parts("tensor", [str(tensor.dtype), np.asarray(wide.contiguous().numpy())])
     if not is_torch_module(value):
         return None
     if hasattr(value, "inlined_graph"):
         state = dict(sorted(value.state_dict().items()))
         return Parts("script", [str(value.code), state], unseen=("the attributes of a TorchScript module",))
-    gone = TORCH_BOOKKEEPING | _attributes_left_out(value)
-    held = {name: part for name, part in vars(value).items() if name not in gone}
-    # Hooks are numbered in the order in which a process made them, whatever they belong to.
-    held |= {name: list(held.get(name, {}).values()) for name in TORCH_HOOKS}
-    return Parts("torch module", [type(value), _in_order(held)])
+    ignored = TORCH_BOOKKEEPING | _attributes_left_out(value)
+    attributes = {name: part for name, part in vars(value).items() if name not in ignored}
+    # The keys of hooks are numbers that depend on the process, so only their order is kept.
+    attributes |= {name: list(attributes.get(name, {}).values()) for name in TORCH_HOOKS}
+    return Parts("torch module", [type(value), _in_order(attributes)])
 
 
 def _describe_table(value: Any) -> Parts | None:
@@ -474,7 +474,7 @@ def _describe_table(value: Any) -> Parts | None:
     return Parts("expression", [value.meta.serialize(format="json")]) if name == "Expr" else None
 
 
-# --- which description belongs to a value: by its type, else by the libraries its class comes from --------------
+# --- the description of a value: by its type, else by the libraries of its class and bases ----------------------
 
 LOCKS = (type(threading.Lock()), type(threading.RLock()), threading.Condition)
 GENERATORS = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
@@ -510,7 +510,7 @@ _BY_LIBRARY: dict[str, Callable[[Any], Parts | None]] = {
 
 
 def describe(value: Any) -> Parts:
-    """Return what a compound value consists of; a search is the same model as the estimator that it found."""
+    """Return what a compound value consists of; a search is described as its best estimator."""
     while (inner := answers_for(value)) is not None:
         value = inner
     for description in _descriptions_of(type(value)):  # type: ignore[arg-type]
@@ -522,7 +522,7 @@ def describe(value: Any) -> Parts:
 
 @functools.lru_cache(maxsize=1000)
 def _descriptions_of(kind: type) -> tuple[Callable[[Any], Parts | None], ...]:
-    general = next((description for known, description in _BY_TYPE if issubclass(kind, known)), None)
+    general = next((description for types_, description in _BY_TYPE if issubclass(kind, types_)), None)
     if general is not None:
         return (general,)
     libraries = dict.fromkeys(base.__module__.split(".")[0] for base in kind.__mro__ if is_genuine(base))

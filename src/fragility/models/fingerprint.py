@@ -1,12 +1,12 @@
 """Fingerprints of fitted models: a digest over what determines their predictions.
 
-The walk is structural (`descriptions` says what each value consists of). It does not go through pickle, whose bytes
-change with object identity and between a model in memory and the same model loaded from a file. It neither recurses
-nor has a depth at which it stops seeing.
+The walk is structural (`descriptions` says what each value consists of). It does not use pickle, whose bytes change
+with object identity and between a model in memory and the same model loaded from a file. It does not recurse and has no
+depth limit.
 
-Each value's digest is taken over those of its parts. A value that leads back to one that is still open refers to it by
-how many open values lie between, so that the digest of a cycle does not depend on where in a model it hangs; two parts
-that are equal and two references to one part are the same model.
+The digest of a value covers the digests of its parts. A reference back to a value that is still open is encoded by the
+number of open values between them, so that the digest of a cycle does not depend on its position in the model. Two
+equal parts and two references to one part give the same digest.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from fragility.models.descriptions import Parts, chunk, describe, plain
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """What identifies a fitted model.
+    """The identity of a fitted model.
 
-    ``digest``: ``sha256:<hex>``. ``partial``: what the digest could not take in, in words; empty if nothing.
-    ``libraries``: the top-level packages whose classes and functions the model is made of.
+    ``digest``: ``sha256:<hex>``. ``partial``: what the digest does not cover, in words; empty if it covers everything.
+    ``libraries``: the top-level packages of the classes and functions in the model.
     """
 
     digest: str
@@ -45,8 +45,8 @@ class _Open:
 
     def __init__(self, described: Parts, place: int) -> None:
         self.parts = iter(described.parts)
-        self.place = place  # among the values that are not settled
-        self.reaches = place  # the lowest place that it or its parts lead back to
+        self.place = place  # among the unsettled values
+        self.reaches = place  # the lowest place that it or its parts refer back to
         self._hasher = hashlib.sha256(chunk("tag", described.tag.encode()))
         self._unordered: list[bytes] | None = None if described.ordered else []
 
@@ -63,7 +63,7 @@ class _Open:
 
 
 class _Walk:
-    """Tarjan's walk: a value is settled once nothing in it leads to a value opened before it."""
+    """Tarjan's algorithm: a value is settled once nothing in it refers to a value opened before it."""
 
     def __init__(self) -> None:
         self.unseen: set[str] = set()
@@ -71,7 +71,7 @@ class _Walk:
         self._open: list[_Open] = []
         self._unsettled: dict[int, int] = {}  # id -> place, in the order of the places
         self._settled: dict[int, bytes] = {}
-        self._alive: list[Any] = []  # an id is a name only while its value lives
+        self._alive: list[Any] = []  # ids are unique only while their values are alive
 
     def digest(self, root: Any) -> bytes:
         top = _Open(Parts("root", [root]), -1)
@@ -88,7 +88,7 @@ class _Walk:
                 self._close(current)
 
     def _enter(self, current: _Open, value: Any) -> bool:
-        """Add a part to the current value; True if it has parts of its own and was opened."""
+        """Add a part to the current value; return True if the part is compound and was opened."""
         data = plain(value)
         if data is not None:
             current.add(data)

@@ -1,13 +1,13 @@
-"""Model files. What could run code on loading needs the user's explicit trust.
+"""Model files. A file that can run code on loading requires the user's explicit trust.
 
-skops files, boosters in their libraries' own formats, ONNX graphs and safetensors hold data and load as they are (skops
-shows any type it does not know). Pickles and joblib files run whatever they contain, so they load with ``trust=True``
-only. So do PyTorch files, which hold pickles: whole modules (``.pth``), and programs exported by ``torch.export``
-(``.pt2``). The folder of an MLflow model is loaded as the file in it would be.
+skops files, boosters in their libraries' own formats, ONNX graphs and safetensors contain data and need no trust (skops
+reports unknown types). Pickles and joblib files run any code they contain, so they load with ``trust=True`` only. So do
+PyTorch files, which contain pickles: whole modules (``.pth``), and programs exported by ``torch.export`` (``.pt2``).
+The folder of an MLflow model is loaded like the file in it.
 
-A Treelite checkpoint holds trees of any library in one format, predicted by Treelite's own library (GTIL). It says how
-its sums become probabilities (its postprocessor) but names no classes and no columns. Its raw scores are taken and the
-link is applied in float64, since checkpoints made from XGBoost answer in float32.
+A Treelite checkpoint contains trees of any library in one format, evaluated by Treelite's own library (GTIL). It
+declares how sums become probabilities (its postprocessor), but neither classes nor columns. Its raw scores are used and
+the link is applied in float64, since checkpoints made from XGBoost give float32 probabilities.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from fragility.models.soundness import DAMAGED, REFUSED, TRIALS
 
 @dataclass(frozen=True, eq=False)
 class ExportedProgram:
-    """A traced graph of operations; it has one mode, and no layers that an engine could read."""
+    """A traced graph of operations, without modes and without layers that an engine could read."""
 
     program: Any = field(repr=False)
     digest: str
@@ -66,12 +66,12 @@ class ExportedProgram:
             return np.asarray(self.program(cells).double().cpu().numpy())
 
     def fingerprint(self) -> str:
-        """Return the digest of the file, which holds the graph and its weights."""
+        """Return the digest of the file, which contains the graph and its weights."""
         return self.digest
 
 
 def load_torch(path: Path, kind: str) -> Any:
-    """Return the module or program of a file, on the processor."""
+    """Return the module or program of a file, on the CPU."""
     if (lacking := say_lacking("a PyTorch model", "torch")) is not None:
         raise ModelError(lacking)
     import torch
@@ -84,7 +84,7 @@ def load_torch(path: Path, kind: str) -> Any:
 # --- Treelite -------------------------------------------------------------------------------------------------
 
 LINKED = ("sigmoid", "softmax")
-AVERAGED = "identity_multiclass"  # of a forest: its leaves hold probabilities
+AVERAGED = "identity_multiclass"  # of a forest, whose leaves contain probabilities
 
 
 FIELDS = ("num_feature", "num_target", "num_class", "class_id", "average_tree_output", "sigmoid_alpha", "base_scores")
@@ -102,8 +102,8 @@ class TreeliteClassifier:
             raise ModelError("the Treelite checkpoint has several targets, and a certificate is about one")
         if not (averaged or post in LINKED) or (n_outputs[0] == 1 and post != "sigmoid"):
             raise ModelError(
-                f"the Treelite checkpoint ends with {post!r:.40}, which gives no class probabilities; known ends are "
-                f"{', '.join(LINKED)}, and {AVERAGED} of averaged trees"
+                f"the Treelite checkpoint has the postprocessor {post!r:.40}, which gives no class probabilities; "
+                f"supported are {', '.join(LINKED)}, and {AVERAGED} of averaged trees"
             )
         self.linked = post in LINKED
         self.n_features_in_ = int(settings["num_feature"][0])
@@ -121,7 +121,7 @@ class TreeliteClassifier:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """How sums become probabilities, by the names of Treelite's format."""
+        """The postprocessor and further fields, by their names in Treelite's format."""
         header = self.model.get_header_accessor()
         return {"postprocessor": header.get_field("postprocessor")} | {name: header.get_field(name) for name in FIELDS}
 
@@ -144,7 +144,7 @@ class TreeliteClassifier:
         return np.column_stack([1.0 - p[:, 0], p[:, 0]]) if p.shape[1] == 1 else p
 
     def fingerprint(self) -> str:
-        """Return the digest of the checkpoint, which decides every answer."""
+        """Return the digest of the checkpoint."""
         return hashlib.sha256(self.data).hexdigest()
 
 
@@ -171,18 +171,18 @@ IN_PYTHON = "load it in Python, wrap it with Model.wrap and name the result as p
 CATBOOST_KEYS = ("ctr_data", "features_info", "model_info", "oblivious_trees", "scale_and_bias", "trees")
 LIGHTGBM_KEYS = ("name", "tree_info")
 
-# A booster or ONNX file is tried in a process of its own, within these bounds.
+# A booster or ONNX file is first loaded in a child process, within these bounds.
 TRIAL_SECONDS = 60.0
 TRIAL_BYTES_PER_SECOND = 2**20
-TRIAL_MEMORY = 2 * 2**30  # more than twice what the largest of the libraries takes by itself
+TRIAL_MEMORY = 2 * 2**30  # more than twice the memory of the largest library alone
 TRIAL_MEMORY_PER_BYTE = 100  # of the file
 MOST_INFLATED = 200  # the content of a .skops file may take this many times the file's size,
 FREE_INFLATED = 256 * 2**20  # and always this many bytes
 
-# File names that only one kind of estimator can be stored under.
+# File formats of a single kind of estimator.
 OWN_FORMATS = {".cbm": "catboost.CatBoostClassifier", ".safetensors": "fragility.ResMLPClassifier"}
 
-# Skops asks about it, yet a dtype is plain data; every pipeline with a SimpleImputer holds one.
+# skops does not trust dtypes, although they are plain data; every pipeline with a SimpleImputer contains one.
 HARMLESS = frozenset({"numpy.dtype"})
 
 
@@ -203,9 +203,9 @@ def load_model(
         folder of an MLflow model, an address ``runs:/RUN_ID/path`` or ``models:/NAME/VERSION`` of one, or
         ``package.module:attribute``.
     trust : bool, default=False
-        Run what the file contains.
+        Whether to load files that can run code.
     classes : sequence of class labels, optional
-        Names for a booster's classes 0, 1, ..., or the classes of a file that does not say them.
+        Names for a booster's classes 0, 1, ..., or the classes of a file that does not store them.
     output : str, optional
         What a torch module or function returns, as in :meth:`Model.wrap`.
 
@@ -217,7 +217,7 @@ def load_model(
     Raises
     ------
     ModelError
-        The file cannot be read, or holds no classifier.
+        The file cannot be read, or does not contain a classifier.
 
     See Also
     --------
@@ -266,7 +266,7 @@ def _load_package(folder: Path, text: str, declared: _Declared) -> Model:
 def _load_kind(
     path: Path, kind: str, text: str, declared: _Declared, modules: Path, outputs: ModelSignature | None = None
 ) -> Model:
-    """Load a file by the suffix of its kind; ``modules`` is where the classes of a trusted one may come from."""
+    """Load a file by the suffix of its kind; ``modules``: a folder from which a trusted file may import classes."""
     if kind == ".json":
         _check_is_xgboost(path)
     if kind == ".onnx" and (lacking := say_lacking("an .onnx model", "onnx", "onnxruntime")):
@@ -285,10 +285,10 @@ def _load_kind(
                 loaded = _load_file(path, kind, declared.trust)
         model = Model.wrap(loaded, classes=classes, output=declared.output)
         if kind in TRIALS:
-            model.fingerprint  # noqa: B018  (a booster may load and then fail to export what it holds)
+            model.fingerprint  # noqa: B018  (a booster may load and then fail to export its trees)
     except FragilityError:
         raise
-    except Exception as error:  # each library raises its own; a user needs the one sentence
+    except Exception as error:  # each library raises its own types
         raise ModelError(f"cannot load the model {text!r}: {_explain(error)}") from error
     return model
 
@@ -299,8 +299,8 @@ def _describe_unknown(path: Path) -> tuple[str | Advice, ...]:
         return ("is the folder of an audit; give the model that was audited",)
     if path.is_file() and path.suffix.lower() in OTHER_KINDS:
         kind = OTHER_KINDS[path.suffix.lower()]
-        return (f"is {kind} file, which says neither its classes nor what it returns; {IN_PYTHON}",)
-    return (f"is {'a folder' if path.is_dir() else 'of no known kind'}; a model is one of: {KINDS}",)
+        return (f"is {kind} file, which declares neither its classes nor its output; {IN_PYTHON}",)
+    return (f"is {'a folder' if path.is_dir() else 'a file of an unknown kind'}; a model is one of: {KINDS}",)
 
 
 def _check_is_xgboost(path: Path) -> None:
@@ -332,7 +332,7 @@ def _try_in_a_process(path: Path, kind: str) -> None:
     except subprocess.TimeoutExpired as error:
         raise ModelError(f"the model {str(path)!r} is damaged: its library did not load it in {limit:.0f} s") from error
     except OSError as error:
-        raise ModelError(f"cannot try the model {str(path)!r} in a process of its own: {error}") from error
+        raise ModelError(f"cannot test the model {str(path)!r} in a child process: {error}") from error
     code = done.returncode
     reason = (done.stdout.decode(errors="replace").strip().splitlines() or [""])[-1]
     if code == REFUSED:
@@ -347,7 +347,7 @@ def _try_in_a_process(path: Path, kind: str) -> None:
 
 
 def _memory_limit(path: Path) -> Callable[[], None] | None:
-    """Return what bounds the memory of the process that tries a file: a damaged one may ask for any amount."""
+    """Return a function that bounds the memory of the child process; a damaged file may request any amount."""
     try:
         import resource
     except ImportError:  # Windows
@@ -360,13 +360,13 @@ def _memory_limit(path: Path) -> Callable[[], None] | None:
 
 @contextmanager
 def _importable(folder: Path | None) -> Iterator[None]:
-    """Let the file's classes come from modules beside it, as for a script in that folder."""
+    """Make modules beside the file importable, as for a script in that folder."""
     if folder is None:
         yield
         return
     entry = str(folder.resolve())
     sys.path.insert(0, entry)
-    importlib.invalidate_caches()  # the module may be younger than the last look at its folder
+    importlib.invalidate_caches()  # the module may be newer than the cached listing of its folder
     try:
         yield
     finally:
@@ -385,7 +385,7 @@ def _explain(error: Exception) -> str:
             "beside the model file"
         )
     if isinstance(error, (EOFError, IndexError, pickle.UnpicklingError)):
-        return "it is cut off, or no model file of its kind"
+        return "it is truncated, or not a model file of its kind"
     missing = re.search(r"Can't get attribute '([^']+)' on <module '([^']+)'", str(error))
     if isinstance(error, AttributeError) and missing is not None:
         name, module = missing.groups()
@@ -418,14 +418,14 @@ def _load_skops(path: Path, trust: bool) -> Any:
         declared, size = sum(entry.file_size for entry in archive.infolist()), path.stat().st_size
     if declared > max(FREE_INFLATED, MOST_INFLATED * size):
         raise ModelError(
-            f"{path.name} declares {declared // 2**20} MiB of content in a file of {size // 2**10} KiB, which no model "
-            "does; if it is one, save it again uncompressed"
+            f"{path.name} declares {declared // 2**20} MiB of content in a file of {size // 2**10} KiB, far more than "
+            "a model usually does; if it is one, save it again uncompressed"
         )
     unknown = io.get_untrusted_types(file=path)
-    doubtful = sorted(set(unknown) - HARMLESS)
-    if doubtful and not trust:
+    untrusted = sorted(set(unknown) - HARMLESS)
+    if untrusted and not trust:
         raise ModelError(
-            f"{path.name} holds types that skops does not know to be safe: {', '.join(doubtful)}; "
+            f"{path.name} contains types that skops does not know to be safe: {', '.join(untrusted)}; "
             "if you know where the file comes from, load it with ",
             TRUST,
         )
@@ -435,8 +435,8 @@ def _load_skops(path: Path, trust: bool) -> Any:
 def _require_trust(path: Path, what: str, trust: bool) -> None:
     if not trust:
         raise ModelError(
-            f"{path.name} {what}, and loading one runs whatever it contains; if you know where it comes from, "
-            "load it with ",
+            f"{path.name} {what}, and loading it runs any code it contains; if you know where it comes from, load it "
+            "with ",
             TRUST,
         )
 
@@ -446,7 +446,7 @@ def _load_pickle(path: Path, trust: bool) -> Any:
     import joblib
 
     if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # a pickle names the classes it needs; the user's own often lie here
+        sys.path.append(os.getcwd())  # a pickle imports its classes; the user's own are often here
     return joblib.load(path)
 
 
@@ -456,7 +456,7 @@ def _load_file(path: Path, kind: str, trust: bool) -> Any:
     if kind in PICKLES:
         return _load_pickle(path, trust)
     if kind in (".pth", ".pt2"):
-        _require_trust(path, "is a PyTorch file, which holds pickles", trust)
+        _require_trust(path, "is a PyTorch file, which contains pickles", trust)
         return load_torch(path, kind)
     if kind == ".txt":
         import lightgbm
@@ -471,12 +471,12 @@ def _load_file(path: Path, kind: str, trust: bool) -> Any:
     if kind == ".onnx":
         return OnnxClassifier(path.read_bytes())
     if kind == ".safetensors":
-        # One of our own estimators, from a room above: the door loads it, and torch, when it is asked for.
+        # Defined in a package above this one, so it is imported by name.
         return importlib.import_module("fragility").ResMLPClassifier.load(path)
     import xgboost
 
     booster = xgboost.Booster()
-    # A file of another name is given as bytes, since XGBoost tells the format of a file from its name.
+    # XGBoost infers the format from the file name, so a file with another suffix is passed as bytes.
     booster.load_model(str(path) if path.suffix.lower() == kind else bytearray(path.read_bytes()))
     return booster
 
@@ -485,18 +485,18 @@ def _load_file(path: Path, kind: str, trust: bool) -> Any:
 
 
 def check_storable(estimator: Any, path: str | os.PathLike[str]) -> None:
-    """Refuse, before a model is trained, a name by which it could not be stored."""
+    """Refuse, before a model is trained, a file name with which it cannot be stored."""
     suffix = Path(path).suffix.lower()
-    known = (".skops", *PICKLES, *OWN_FORMATS)
-    if suffix not in known:
-        raise ModelError(f"{path} must end in {', '.join(known)}")
+    allowed = (".skops", *PICKLES, *OWN_FORMATS)
+    if suffix not in allowed:
+        raise ModelError(f"{path} must end in {', '.join(allowed)}")
     if suffix in OWN_FORMATS and family_of(estimator) != OWN_FORMATS[suffix]:
-        holds = OWN_FORMATS[suffix].split(".")[1]
-        raise ModelError(f"a {suffix} file holds a {holds} alone, this is a {type_name(estimator)}; choose .skops")
+        stored = OWN_FORMATS[suffix].split(".")[1]
+        raise ModelError(f"a {suffix} file can store only a {stored}, this is a {type_name(estimator)}; choose .skops")
 
 
 def save_model(estimator: Any, path: str | os.PathLike[str]) -> None:
-    """Write a fitted estimator or pipeline, whole or not at all, in the format that the file's name asks for."""
+    """Write a fitted estimator or pipeline atomically, in the format of the file's suffix."""
     check_storable(estimator, path)
     suffix = Path(path).suffix.lower()
     with replacing(path, own=MODEL) as temporary:
@@ -513,7 +513,7 @@ def save_model(estimator: Any, path: str | os.PathLike[str]) -> None:
 
 
 def skops_bytes(estimator: Any) -> bytes:
-    """Return a fitted estimator as a compressed .skops file: its JSON shrinks to a fiftieth."""
+    """Return a fitted estimator as a compressed .skops file; compression shrinks its JSON to a fiftieth."""
     from skops import io  # slow to import: it loads torch where torch is installed
 
     return bytes(io.dumps(estimator, compression=zipfile.ZIP_DEFLATED))

@@ -1,14 +1,13 @@
-"""MLflow models: the folder of one, read without MLflow; and models that MLflow alone can fetch or load.
+"""MLflow models: folders, which are read without MLflow, and models that only MLflow can fetch or load.
 
 A folder's ``MLmodel`` file is YAML. It names flavours: for each library that can load the model, the file to load and
-how it was written. The library's own flavour is taken, since its file can be read by this package's loaders; a model
-with ``python_function`` alone is a function of MLflow's. Nothing in the file is believed that could lead out of the
-folder or run code: paths must stay inside, types that it declares harmless are not taken for harmless, and modules that
-it names are imported with trust only.
+its format. The library's own flavour is preferred, since this package's loaders can read its file; a model with only
+``python_function`` is a function of MLflow's. Nothing in the file is trusted that could lead out of the folder or run
+code: paths must stay inside, types that the file declares harmless are checked, and modules that it names are imported
+with trust only.
 
-The file may hold the signature of the model: the columns of the rows that it was logged with, by name and type. MLflow
-refuses rows that do not follow it, so a model that is audited with other rows would not be the model that answers in
-production.
+The file may contain the signature of the model: the columns of the rows that it was logged with, by name and type.
+MLflow refuses rows that do not match it, so an audit refuses them too.
 
 MLflow itself is imported for addresses in a tracking store or registry, and for functions. Its telemetry is off unless
 the user has set ``MLFLOW_DISABLE_TELEMETRY``.
@@ -39,7 +38,7 @@ from fragility.base.files import NESTING
 from fragility.base.libraries import say_lacking
 from fragility.models.outputs import ClassLabel, to_python
 
-# MLflow's scalar types, and in words what a column of each holds.
+# MLflow's scalar types, and the content of such columns in words.
 # --- signatures -----------------------------------------------------------------------------------------------
 
 TYPES = {
@@ -56,7 +55,7 @@ TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class SignatureColumn:
-    """One column of a signature; ``name`` is None where columns go by position."""
+    """One column of a signature; ``name`` is None if columns are matched by position."""
 
     name: str | None
     type: str  # one of TYPES
@@ -71,9 +70,9 @@ class ModelSignature:
 
     @property
     def names(self) -> tuple[str, ...] | None:
-        """Names of all columns, or None where columns go by position."""
-        named = tuple(column.name for column in self.columns if column.name is not None)
-        return named if len(named) == len(self.columns) else None
+        """Names of all columns, or None if columns are matched by position."""
+        names = tuple(column.name for column in self.columns if column.name is not None)
+        return names if len(names) == len(self.columns) else None
 
     @property
     def required(self) -> tuple[str, ...]:
@@ -83,7 +82,7 @@ class ModelSignature:
     def fit_to(self, columns: Sequence[str] | None) -> ModelSignature:
         """Return the signature in the order of the model's own columns; ModelError if the two contradict each other.
 
-        LightGBM replaces blanks in names, and numbers the columns of an array; such columns go by position.
+        LightGBM replaces blanks in names, and numbers the columns of an array; such columns are matched by position.
         """
         names = self.names
         if columns is None or names is None:
@@ -98,17 +97,17 @@ class ModelSignature:
             return self
         unknown = [name for name in names if name not in columns] or [name for name in columns if name not in names]
         if unknown:
-            here, there = ("lists", "does not know") if unknown[0] in names else ("lacks", "was fitted on")
+            relation = "lists {!r}, which is not" if unknown[0] in names else "lacks {!r}, which is"
             raise ModelError(
-                f"the model's MLflow signature {here} the column {unknown[0]!r}, which the model {there}; log the "
-                "model again with the signature of its own training rows"
+                f"the model's MLflow signature {relation.format(unknown[0])} a column that the model was fitted on; "
+                "log the model again with the signature of its own training rows"
             )
         by_name = {column.name: column for column in self.columns}
         return replace(self, columns=tuple(by_name[name] for name in columns))
 
 
 def read_signature(inputs: Any) -> ModelSignature:
-    """Return the signature of the JSON text that a folder's ``MLmodel`` holds under ``inputs``."""
+    """Return the signature from the JSON text under ``inputs`` in an ``MLmodel`` file."""
     try:
         document = json.loads(inputs)
         columns = tuple(column for entry in document for column in _read_entry(entry, len(document)))
@@ -116,7 +115,7 @@ def read_signature(inputs: Any) -> ModelSignature:
         raise
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ModelError(
-            "its MLmodel file has a signature that cannot be read: its inputs are no list of columns in JSON"
+            "its MLmodel file has a signature that cannot be read: its inputs are not a list of columns in JSON"
         ) from error
     names = [column.name for column in columns]
     if not columns or (None in names and len({*names}) > 1) or (None not in names and len({*names}) < len(names)):
@@ -129,14 +128,14 @@ def _read_entry(entry: Any, n_entries: int) -> list[SignatureColumn]:
     if kind == "tensor" and name is None and n_entries == 1:
         dtype, shape = entry["tensor-spec"]["dtype"], entry["tensor-spec"]["shape"]
         if len(shape) == 2 and isinstance(shape[1], int) and 0 < shape[1] <= MOST_COLUMNS:
-            # A tensor says how its cells are stored, which an adapter sees to; only text is no number.
+            # The dtype of a tensor does not matter, unless it is text.
             return [SignatureColumn(None, "string" if dtype in ("object", "str") else "double")] * shape[1]
     if not isinstance(kind, str) or kind not in TYPES or not isinstance(name, str | None):
         raise ModelError(
             f"its signature has {'an input' if name is None else f'the input {name!r}'} of type {kind!r}; rows of a "
             f"table have columns of the types {', '.join(TYPES)}"
         )
-    # MLflow wrote "optional" before it wrote "required".
+    # Older versions of MLflow wrote "optional" instead of "required".
     return [SignatureColumn(name, kind, entry.get("required", not entry.get("optional", False)) is not False)]
 
 
@@ -155,7 +154,7 @@ NONE = ("", "null", "~")
 
 @dataclass(frozen=True, slots=True)
 class ModelFile:
-    """What to load of a folder, and by which of this package's loaders."""
+    """The file to load from a folder, and which of this package's loaders reads it."""
 
     path: Path  # a file, or the folder itself for a function of MLflow's
     kind: str  # the suffix of such files; PYFUNC for a function of MLflow's
@@ -165,15 +164,15 @@ class ModelFile:
 
 
 def find_artefact(folder: Path) -> ModelFile:
-    """Return what is to be loaded of an MLflow model's folder."""
+    """Return what to load from an MLflow model's folder."""
     document = _read_document(folder)
     flavours = document.get("flavors")
-    if not isinstance(flavours, dict) or not all(isinstance(each, dict) for each in flavours.values()):
+    if not isinstance(flavours, dict) or not all(isinstance(flavour, dict) for flavour in flavours.values()):
         raise ModelError("its MLmodel file lists no flavours, which say what to load")
     native = [name for name in NATIVE if name in flavours]
     if len(native) > 1:
         raise ModelError(
-            f"it holds the flavours {' and '.join(native)}, and which of them is in use is not said; give the model "
+            f"it has the flavours {' and '.join(native)}, and does not say which of them is in use; give the model "
             "file inside the folder, or save the model with one flavour"
         )
     signature, outputs = _read_signatures(document)
@@ -182,8 +181,8 @@ def find_artefact(folder: Path) -> ModelFile:
         path, kind = _find_file(folder, native[0], settings)
         return ModelFile(path, kind, _find_code(folder, settings), signature, outputs)
     if PYFUNC not in flavours:
-        known = ", ".join((*NATIVE, PYFUNC))
-        raise ModelError(f"it has the flavour {', '.join(map(str, flavours)) or 'none'!s:.100}; known ones are {known}")
+        flavour = ", ".join(map(str, flavours)) or "none"
+        raise ModelError(f"it has the flavour {flavour:.100}; supported are {', '.join((*NATIVE, PYFUNC))}")
     return ModelFile(folder, PYFUNC, _find_code(folder, flavours[PYFUNC]), signature, outputs)
 
 
@@ -198,11 +197,11 @@ def _read_document(folder: Path) -> dict[str, Any]:
     if size > MOST_BYTES:
         raise ModelError(f"its MLmodel file has {size} bytes; at most {MOST_BYTES} are read")
     data = path.read_bytes()
-    # The base loader makes texts, lists and mappings only: no tag builds an object, and no merge key multiplies.
+    # The base loader builds only texts, lists and mappings, and ignores tags and merge keys.
     loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
     try:
         depth = 0
-        for event in yaml.parse(data, Loader=loader):  # the loader recurses, in C, and this does not
+        for event in yaml.parse(data, Loader=loader):  # unlike the loader, this does not recurse in C
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > NESTING:
                 raise yaml.YAMLError
@@ -210,7 +209,7 @@ def _read_document(folder: Path) -> dict[str, Any]:
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise ModelError("its MLmodel file is not valid YAML") from error
     if not isinstance(document, dict):
-        raise ModelError("its MLmodel file holds no settings")
+        raise ModelError("its MLmodel file contains no settings")
     return document
 
 
@@ -222,13 +221,13 @@ def _read_signatures(document: Mapping[str, Any]) -> tuple[ModelSignature | None
     try:
         returned = None if outputs in NONE else read_signature(outputs)
     except ModelError:
-        returned = None  # outputs may have any shape; only a function of MLflow's is judged by them
+        returned = None  # outputs may have any shape; only functions of MLflow's need them
     return None if inputs in NONE else read_signature(inputs), returned
 
 
 def _find_code(folder: Path, settings: Mapping[str, Any]) -> Path | None:
-    named = settings.get("code", "")
-    return None if named in NONE else inside(folder, named, is_folder=True)
+    name = settings.get("code", "")
+    return None if name in NONE else inside(folder, name, is_folder=True)
 
 
 def _find_file(folder: Path, flavour: str, settings: Mapping[str, Any]) -> tuple[Path, str]:
@@ -256,14 +255,14 @@ def _find_file(folder: Path, flavour: str, settings: Mapping[str, Any]) -> tuple
 
 
 def _starts_as_json(path: Path) -> bool:
-    """XGBoost's text files start with a brace and a quote; its binary ones with a brace and a letter."""
+    """Return whether an XGBoost file is JSON, which starts with a brace and a quote (UBJSON: a brace and a letter)."""
     with path.open("rb") as stream:
         start = stream.read(64)
     return start[:1] == b"{" and start[1:].lstrip()[:1] == b'"'
 
 
 def inside(folder: Path, name: Any, *, is_folder: bool = False) -> Path:
-    """Return a regular file, or a folder, that ``MLmodel`` names; ModelError if it is absent or lies elsewhere."""
+    """Return a regular file, or a folder, that ``MLmodel`` names; ModelError if it is absent or outside the folder."""
     if not isinstance(name, str) or name in NONE:
         raise ModelError("its MLmodel file does not say which file holds the model")
     parts = PurePosixPath(name.replace("\\", "/"))
@@ -285,7 +284,7 @@ def inside(folder: Path, name: Any, *, is_folder: bool = False) -> Path:
 # --- MLflow itself --------------------------------------------------------------------------------------------
 
 ADDRESSES = ("runs:/", "models:/")
-# They change when the same model is registered, and say nothing about its predictions.
+# Files that change when a model is registered, and do not affect its predictions.
 RECORDS = ("MLmodel", "registered_model_meta", "conda.yaml", "python_env.yaml", "requirements.txt")
 
 
@@ -325,7 +324,7 @@ def import_mlflow(purpose: str) -> Any:
 class PyfuncModel:
     """A model that MLflow loads as a function from tables to probabilities, one column per class."""
 
-    runs_code_of_others: ClassVar[bool] = True  # which may read what is not in the folder
+    runs_code_of_others: ClassVar[bool] = True  # it may read files outside the folder
 
     predict: Any = field(repr=False)
     digest: str
@@ -335,17 +334,17 @@ class PyfuncModel:
         return read_answers(self.predict(rows), self.classes)
 
     def fingerprint(self) -> str:
-        """Return the digest of the folder's files, which decide what the function answers."""
+        """Return the digest of the folder's files."""
         return self.digest
 
 
 def load_pyfunc(
     folder: Path, outputs: ModelSignature | None, classes: Sequence[ClassLabel] | None
 ) -> tuple[PyfuncModel, tuple[ClassLabel, ...] | None]:
-    """Load a folder's function, which runs its code; return it with its classes, None where nothing names them."""
+    """Load a folder's function, which runs its code; return it with its classes, or None if they are unknown."""
     labels = name_answers(outputs, classes)
     mlflow = import_mlflow("a model that only MLflow can load")
-    # Its function may open its files at any call, and a fetched folder is removed after loading.
+    # The function may read its files in any call, but a fetched folder is removed after loading.
     home = tempfile.mkdtemp(prefix="fragility-mlflow-")
     try:
         copy = Path(shutil.copytree(folder, Path(home) / "model"))
@@ -359,7 +358,7 @@ def load_pyfunc(
 
 
 def name_answers(outputs: ModelSignature | None, classes: Sequence[ClassLabel] | None) -> tuple[ClassLabel, ...] | None:
-    """Return the classes of a function's columns, declared by the user or by its signature; None if nothing does."""
+    """Return the classes of a function's columns, declared by the user or by its signature; None if unknown."""
     if outputs is not None and len(outputs.columns) == 1:
         raise ModelError(f"it declares one output of type {outputs.columns[0].type}: {LABELS}")
     if classes is not None:
@@ -368,7 +367,7 @@ def name_answers(outputs: ModelSignature | None, classes: Sequence[ClassLabel] |
 
 
 def digest_files(folder: Path) -> str:
-    """Return a digest over the names and contents of a folder's files, records of MLflow's aside."""
+    """Return a digest over the names and contents of a folder's files, except MLflow's records."""
     hasher = hashlib.sha256()
     for path in sorted(file for file in folder.rglob("*") if file.is_file()):
         name = path.relative_to(folder).as_posix()
@@ -385,7 +384,7 @@ LABELS = (
 
 
 def read_answers(answers: Any, classes: Sequence[ClassLabel] | None) -> Floats:
-    """Return a function's answers (n, C) as numbers; the columns of a table are put in the order of the classes."""
+    """Return a function's answers (n, C) as numbers, with the columns of a table in the order of the classes."""
     if isinstance(answers, pd.DataFrame) and classes is not None:
         names, expected = [str(name) for name in answers.columns], [str(label) for label in classes]
         if names != expected and sorted(names) == sorted(expected):
@@ -397,4 +396,4 @@ def read_answers(answers: Any, classes: Sequence[ClassLabel] | None) -> Floats:
     try:
         return values.astype(np.float64)
     except (TypeError, ValueError) as error:
-        raise ModelError(f"the function of the MLflow model returns no numbers: {first_line(error)}") from error
+        raise ModelError(f"the function of the MLflow model must return numbers: {first_line(error)}") from error

@@ -1,8 +1,8 @@
 """OnnxClassifier: an ONNX file as a classifier, run by onnxruntime.
 
-A converter writes what it knows of a classifier into the graph: class labels in the operator that makes dictionaries of
-probabilities, in the classifier itself or beside the label; and the link, as the last operator. Where the link is
-known, its input, the raw score, is taken in the file's precision and the link applied in float64 (`links`).
+A converter writes the properties of a classifier into the graph: class labels in the operator that makes dictionaries
+of probabilities, in the classifier itself or beside the label; and the link, as the last operator. If the link is
+known, its input, the raw score, is computed in the file's precision and the link is applied in float64 (`outputs`).
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ from fragility.models.onnx_graphs import (
     read_trees,
 )
 
-SCORES = "fragility_scores"  # names of what is added to a graph
+SCORES = "fragility_scores"  # names of values that are added to a graph
 UNUSED_LABEL = "fragility_label"
 CLASS_ATTRIBUTES = ("classlabels_strings", "classlabels_int64s", "classlabels_ints")
 CLASSIFIERS = ("TreeEnsembleClassifier", "LinearClassifier", "SVMClassifier")
-PASSING = ("Identity", "Cast", "Reshape", "Squeeze", "Flatten", "Unsqueeze")  # of a label
+PASSING = ("Identity", "Cast", "Reshape", "Squeeze", "Flatten", "Unsqueeze")  # operators that keep a label
 ROUNDING = 1e-5  # of a sum in float32
-MALFORMED = (KeyError, IndexError, ValueError, TypeError)  # attributes that are absent, or of other types and lengths
-PROBABILITY_NAMES = ("probabilities", "output_probability", "probability")  # as the converters call them
+MALFORMED = (KeyError, IndexError, ValueError, TypeError)  # raised for missing attributes, or wrong types and lengths
+PROBABILITY_NAMES = ("probabilities", "output_probability", "probability")  # used by the converters
 
 
 class Score(NamedTuple):
     """The raw score of a graph: the value behind its link."""
 
-    name: str  # of the value
-    column: int | None  # of the value that is the score; None: all of them
-    node: Any  # the classifier whose link is left out, with NONE as its transformation; None: the value is in the graph
+    name: str  # of the value in the graph
+    column: int | None  # the column of the value with the score; None: all columns
+    node: Any  # the classifier to run again without its link; None if the value is in the graph already
 
 
 class TreeScore(NamedTuple):
-    """A tree ensemble that takes a file's columns unchanged, in float32, and gives its probabilities."""
+    """A tree ensemble that reads a file's columns unchanged, in float32, and gives its probabilities."""
 
     trees: Trees
     link: str  # sigmoid, softmax, or average for votes that are probabilities
-    n_outputs: int  # 1: the score or the votes of the second of two classes
+    n_outputs: int  # 1 for the score or the votes of the second of two classes
     n_columns: int
 
 
@@ -74,18 +74,18 @@ class OnnxClassifier:
     Parameters
     ----------
     data : bytes
-        Content of the file; GraphError says why it is not run.
+        Content of the file; GraphError if it is refused.
 
     Attributes
     ----------
     classes_ : tuple or None
-        Class labels in the order of the probability columns, where the file says them.
+        Class labels in the order of the probability columns; None if the file does not store them.
     inputs : tuple of Input
-        What a session is fed, in the order of the columns.
+        The inputs of a session, in the order of the columns.
     outputs : Outputs
         Which values of the graph are probabilities, label and raw score.
     votes : int or None
-        How many trees an averaged forest has; None for any other model.
+        The number of trees of an averaged forest; None for any other model.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -99,12 +99,12 @@ class OnnxClassifier:
         except MALFORMED as error:
             raise GraphError(f"an operator behind its outputs is damaged ({name_error(error)})") from error
         self.classes_ = self.outputs.classes
-        widths = [one.width for one in self.inputs]
+        widths = [entry.width for entry in self.inputs]
         if None in widths and len(widths) > 1:
-            raise GraphError("it has several inputs, one of which does not say how many columns it takes")
+            raise GraphError("it has several inputs, one of which does not declare its number of columns")
         self.n_features_in_ = None if None in widths else sum(width or 0 for width in widths)
         if len(widths) > 1 and set(widths) == {1}:
-            self.feature_names_in_ = np.array([one.name for one in self.inputs], dtype=object)
+            self.feature_names_in_ = np.array([entry.name for entry in self.inputs], dtype=object)
         self._lock = threading.Lock()
         self._sessions: dict[str, Any] = {}
 
@@ -127,14 +127,14 @@ class OnnxClassifier:
         if self.outputs.score is None:
             raise ModelError(
                 f"the output {self.outputs.probabilities!r} of the ONNX file is one number per row, and the file does "
-                "not say what it is; if it is a logit, declare ",
+                "not declare its meaning; if it is a logit, declare ",
                 Advice("output='binary_logit'", "--returns binary_logit"),
             )
         p = p.reshape(-1, 1)
         return np.hstack([1.0 - p, p])
 
     def ask_output(self, rows: Any) -> npt.NDArray[Any]:
-        """Return the raw output of the file that stands for probabilities."""
+        """Return the output of the file for probabilities, as it is."""
         return self._run("own", self.outputs.probabilities, rows)
 
     @available_if(lambda self: self.outputs.label is not None and self.classes_ is not None)  # type: ignore[untyped-decorator]
@@ -143,19 +143,19 @@ class OnnxClassifier:
         return np.asarray(self._run("own", self.outputs.label or "", rows)).reshape(-1)
 
     def find_trees(self) -> TreeScore | None:
-        """Return the tree ensemble that this file is, if it is one and its columns go through nothing else."""
+        """Return the tree ensemble of this file; None if the file contains anything else."""
         try:
-            read = _Graph(read_graph(self.data)).find_trees(self.outputs, self.inputs)
+            ensemble = _Graph(read_graph(self.data)).find_trees(self.outputs, self.inputs)
         except (GraphError, *MALFORMED):
             return None
-        if read is None:
+        if ensemble is None:
             return None
-        trees, link, n_outputs = read
+        trees, link, n_outputs = ensemble
         return TreeScore(trees, link, n_outputs, self.n_features_in_ or int(trees.column.max()) + 1)
 
     @property
     def raw_score(self) -> Callable[[Any], Floats] | None:
-        """The function rows -> raw scores, (n,) for two classes, else (n, C); None if the file's link is not known."""
+        """The function rows -> raw scores, (n,) for two classes, else (n, C); None if the file's link is unknown."""
         score = self.outputs.score
         return None if score is None else self._ask_scores
 
@@ -183,13 +183,13 @@ class OnnxClassifier:
             part = {name: cells[start : start + most] for name, cells in feeds.items()}
             count = len(next(iter(part.values())))
             lacking = (self.inputs[0].rows or LEAST_ROWS) - count
-            if lacking > 0:  # filled up with the last row
+            if lacking > 0:  # repeat the last row
                 part = {name: np.concatenate([c, np.repeat(c[-1:], lacking, axis=0)]) for name, c in part.items()}
             parts.append(np.asarray(session.run([output], part)[0])[:count])
         return np.concatenate(parts)
 
     def _feed(self, rows: Any) -> tuple[dict[str, npt.NDArray[Any]], int]:
-        """Return the inputs of some rows, columns by position, and the number of rows."""
+        """Return the inputs of a session for some rows, with columns by position, and the number of rows."""
         if hasattr(rows, "toarray"):
             rows = rows.toarray()
         names: list[str] | None = None
@@ -214,7 +214,7 @@ class OnnxClassifier:
 
 
 def _convert(cells: npt.NDArray[Any], to: Input, name: str) -> npt.NDArray[Any]:
-    """Return one column in the type of its input; DataError where that has no such value."""
+    """Return one column in the type of its input; DataError if a value does not fit."""
     if to.dtype.kind == "O":
         if not all(isinstance(value, str) for value in cells.tolist()):
             raise DataError(f"column {name!r} must hold texts without gaps: the ONNX input {to.name!r} takes texts")
@@ -231,7 +231,7 @@ def _convert(cells: npt.NDArray[Any], to: Input, name: str) -> npt.NDArray[Any]:
     return out
 
 
-# --- what a graph gives -----------------------------------------------------------------------------------------
+# --- reading a graph --------------------------------------------------------------------------------------------
 
 
 class _Graph:
@@ -257,7 +257,7 @@ class _Graph:
             names = ", ".join(output.name for output in self.graph.output)
             raise GraphError(
                 f"one output of probabilities was expected, its outputs are: {names}; export the classifier with "
-                "probabilities, and with nothing else but labels"
+                "probabilities and labels only"
             )
         name, classes = probability[0], None
         zipped = self.maker.get(name)
@@ -272,7 +272,7 @@ class _Graph:
         return Outputs(name, label, self.find_score(name, behind), classes)
 
     def pass_over(self, name: str) -> str:
-        """Return the value that a probability is, before operators that change no more than its rounding."""
+        """Follow a value back through operators that change at most its rounding."""
         while (node := self.maker.get(name)) is not None:
             same = node.op_type == "Identity" or (node.op_type == "Cast" and attributes_of(node)["to"] in (1, 11))
             same = same or (node.op_type == "Normalizer" and attributes_of(node).get("norm") == "L1")
@@ -291,7 +291,7 @@ class _Graph:
         return np.asarray(onnx.numpy_helper.to_array(self.weights[name]))
 
     def find_classes_of_label(self, name: str) -> tuple[Any, ...] | None:
-        """Return the list of which the label is an element, chosen by the largest probability."""
+        """Return the list of labels from which the graph selects the predicted one."""
         node = self.maker.get(name)
         while node is not None and node.op_type in PASSING:
             node = self.maker.get(node.input[0])
@@ -300,7 +300,7 @@ class _Graph:
         return _plain_labels(self.array(node.input[0])) if node.input[0] in self.weights else None
 
     def count_votes(self, name: str) -> int | None:
-        """Return the number of trees whose probabilities are added up; None for any other classifier."""
+        """Return the number of trees whose probabilities are summed; None for any other classifier."""
         node = self.maker.get(self.pass_over(name))
         if node is None or node.op_type != "TreeEnsembleClassifier":
             return None
@@ -309,32 +309,34 @@ class _Graph:
         return len(trees.starts) - 1 if averaged else None
 
     def find_trees(self, outputs: Outputs, inputs: tuple[Input, ...]) -> tuple[Trees, str, int] | None:
-        """Return the ensemble that makes the scores or votes from the only input, its link and number of outputs."""
+        """Return the ensemble that computes scores or votes from the only input, its link and number of outputs."""
         value, score = self.pass_over(outputs.probabilities), outputs.score
         if score is not None and score.node is None:
             value = self.pass_over(score.name)
         node = self.maker.get(value)
         if node is None or node.op_type not in TREE_OPERATORS or len(inputs) > 1 or inputs[0].flat:
             return None
-        given, narrowed = node.input[0], inputs[0].dtype == np.float32
-        while (before := self.maker.get(given)) is not None:
+        source, in_float32 = node.input[0], inputs[0].dtype == np.float32
+        while (before := self.maker.get(source)) is not None:
             if before.op_type != "Identity" and not (before.op_type == "Cast" and attributes_of(before)["to"] == 1):
                 return None
-            given, narrowed = before.input[0], narrowed or (before.op_type == "Cast" and inputs[0].dtype.kind == "f")
-        if given != inputs[0].name or not narrowed:
+            cast = before.op_type == "Cast" and inputs[0].dtype.kind == "f"
+            source, in_float32 = before.input[0], in_float32 or cast
+        if source != inputs[0].name or not in_float32:
             return None
-        trees, held = read_trees(node), attributes_of(node)
+        trees, attributes = read_trees(node), attributes_of(node)
         voted = np.unique(trees.weight_output)
         if node.op_type == "TreeEnsembleRegressor":
-            plain = held.get("aggregate_function", "SUM") == "SUM" and held.get("post_transform", "NONE") == "NONE"
-            targets = int(held.get("n_targets", 1))
-            known = score is not None and plain and bool((voted == np.arange(targets)).all())
-            return (trees, "sigmoid" if targets == 1 else "softmax", targets) if known else None
+            aggregate, transform = attributes.get("aggregate_function", "SUM"), attributes.get("post_transform", "NONE")
+            targets = int(attributes.get("n_targets", 1))
+            summed = score is not None and aggregate == "SUM" and transform == "NONE"
+            complete = summed and bool((voted == np.arange(targets)).all())
+            return (trees, "sigmoid" if targets == 1 else "softmax", targets) if complete else None
         n_classes = len(_class_labels(node) or ())
         linked = score is not None or self.count_votes(outputs.probabilities) is not None
         if not linked or trees.weight_output.max() >= n_classes:
             return None
-        if len(voted) == 1 and n_classes == 2:  # both for a sum of votes and for a logit, whichever class it names
+        if len(voted) == 1 and n_classes == 2:  # the sum is that of the second class, whichever class it names
             trees = trees._replace(weight_output=np.zeros_like(trees.weight_output))
             return trees, "average" if score is None else "sigmoid", 1
         if n_classes == 2 and trees.base.any():
@@ -346,7 +348,7 @@ class _Graph:
         return trees, "average" if score is None else "softmax", n_classes
 
     def find_score(self, name: str, node: Any) -> Score | None:
-        """Return the raw score behind a sigmoid or softmax; None where the link is another one, or none."""
+        """Return the raw score behind a sigmoid or softmax; None if there is another link, or none."""
         value = self.pass_over(name)
         if node is None:
             return None
@@ -371,20 +373,20 @@ def _score_of_classifier(node: Any, value: str) -> Score | None:
     """Return the score of a classifier that applies the link itself."""
     if node.op_type not in ("TreeEnsembleClassifier", "LinearClassifier") or node.output[1] != value:
         return None
-    held = attributes_of(node)
-    n_classes, link = len(_class_labels(node) or ()), held.get("post_transform", "NONE")
+    attributes = attributes_of(node)
+    n_classes, link = len(_class_labels(node) or ()), attributes.get("post_transform", "NONE")
     if node.op_type == "LinearClassifier":
-        weights = np.asarray(held["coefficients"]).reshape(-1)
-        outputs = len(held.get("intercepts", ())) or n_classes
+        weights = np.asarray(attributes["coefficients"]).reshape(-1)
+        outputs = len(attributes.get("intercepts", ())) or n_classes
         parts = weights.reshape(outputs, -1) if outputs and len(weights) % outputs == 0 else weights[None]
-        bias = np.asarray(held.get("intercepts", np.zeros(outputs))).reshape(-1, 1)
+        bias = np.asarray(attributes.get("intercepts", np.zeros(outputs))).reshape(-1, 1)
         opposed = outputs == 2 and bool((parts[0] == -parts[1]).all() and (bias[0] == -bias[1]).all())
     else:
         trees = read_trees(node)
         outputs = len(np.unique(trees.weight_output))
         opposed = _are_opposed(trees)
         if outputs == 1 and bool((trees.weight >= 0).all()):
-            return None  # onnxruntime takes a sum of such weights for a probability
+            return None  # onnxruntime interprets a sum of nonnegative weights as a probability
     if link == "SOFTMAX" and outputs == n_classes > 1:
         return Score(SCORES, None, node)
     if link == "LOGISTIC" and n_classes == 2 and (outputs == 1 or opposed):
@@ -393,18 +395,18 @@ def _score_of_classifier(node: Any, value: str) -> Score | None:
 
 
 def _are_opposed(trees: Trees) -> bool:
-    """Whether each leaf of an ensemble for two classes adds w to the second and -w to the first."""
-    both = [trees.weight_output == output for output in (0, 1)]
-    if (trees.weight_output > 1).any() or both[0].sum() != both[1].sum():
+    """Return whether each leaf of an ensemble for two classes adds w to the second and -w to the first."""
+    by_output = [trees.weight_output == output for output in (0, 1)]
+    if (trees.weight_output > 1).any() or by_output[0].sum() != by_output[1].sum():
         return False
-    first, second = ((trees.weight_node[of_output], trees.weight[of_output]) for of_output in both)
+    first, second = ((trees.weight_node[of_output], trees.weight[of_output]) for of_output in by_output)
     base = np.broadcast_to(trees.base, 2) if len(trees.base) in (0, 1, 2) and trees.base.any() else np.zeros(2)
     return bool((first[0] == second[0]).all() and (first[1] == -second[1]).all() and base[0] == -base[1])
 
 
 def _class_labels(node: Any) -> tuple[Any, ...] | None:
-    held = attributes_of(node)
-    return next((_plain_labels(np.array(held[name])) for name in CLASS_ATTRIBUTES if held.get(name)), None)
+    attributes = attributes_of(node)
+    return next((_plain_labels(np.array(attributes[name])) for name in CLASS_ATTRIBUTES if attributes.get(name)), None)
 
 
 def _plain_labels(values: npt.NDArray[Any]) -> tuple[Any, ...]:
@@ -412,7 +414,7 @@ def _plain_labels(values: npt.NDArray[Any]) -> tuple[Any, ...]:
 
 
 def edit_outputs(model: Any, outputs: Outputs, *, scores: bool) -> None:
-    """Let a graph give its raw scores, or its label and its probabilities as an array."""
+    """Change the outputs of a graph to its raw scores, or to its label and its probabilities as an array."""
     import onnx
 
     names = [outputs.probabilities] + ([outputs.label] if outputs.label is not None else [])

@@ -1,15 +1,15 @@
 """From a model's output to probabilities in double precision, and from probabilities to the class that is predicted.
 
-**Links.** Scores need digits left on the losing side of a confident row. Where the model's raw score and link are known
-(boosters, logistic models) the raw score is taken and the link applied here, in float64; everything else goes through
-``predict_proba``. The manifest repeats ``Link.describe``.
+**Links.** Scores of confident rows need precise small probabilities. If the model's raw score and link are known
+(boosters, logistic models), the raw score is used and the link is applied here, in float64; all other models are asked
+by ``predict_proba``. The manifest repeats ``Link.describe``.
 
 **Decisions.** Without a declared rule the class with the largest probability is predicted. A two-class model may have a
-threshold t instead: its class c is predicted where p_c >= t. That is the largest entry of z~ once c carries an offset,
+threshold t instead: its class c is predicted if p_c >= t. This is the largest entry of z~ once c has an offset,
 
-    z~_c - log(t / (1 - t))  >=  z~_other      exactly where      p_c >= t,
+    z~_c - log(t / (1 - t))  >=  z~_other      if and only if      p_c >= t,
 
-so every margin under a threshold is the plain one shifted by a constant, and a flip is where the decision itself flips.
+so a margin under a threshold is the plain one shifted by a constant, and a flip is a change of the decision itself.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ THRESHOLD = (
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A threshold of a two-class model: ``label`` is predicted where its probability is at least ``threshold``."""
+    """A threshold of a two-class model: ``label`` is predicted if its probability is at least ``threshold``."""
 
     label: ClassLabel = field(metadata=named("class"))
     threshold: Annotated[float, Must(THRESHOLD, lambda t: SMALLEST_THRESHOLD <= t <= 1.0 - SMALLEST_THRESHOLD)]
@@ -87,19 +87,19 @@ class Decision:
         check_two_classes(classes)
         same = [c == self.label and isinstance(c, bool) == isinstance(self.label, bool) for c in classes]
         if not any(same):
-            raise ProtocolError(f"the decision names the class {self.label!r}, the model knows {list(classes)!r}")
+            raise ProtocolError(f"the decision names the class {self.label!r}, but the classes are {list(classes)!r}")
         return same.index(True)
 
 
 def check_two_classes(classes: Sequence[ClassLabel]) -> None:
     if len(classes) != 2:
         raise ProtocolError(
-            f"a decision threshold needs a model of two classes, this one has {len(classes)}; leave the decision out"
+            f"a decision threshold needs a model with two classes, this one has {len(classes)}; leave the decision out"
         )
 
 
 def to_python(value: Any) -> Any:
-    """Return a numpy scalar as the Python value that it holds; any other value stays."""
+    """Return a numpy scalar as a Python value, and any other value unchanged."""
     return value.item() if isinstance(value, np.generic) else value
 
 
@@ -108,9 +108,9 @@ def _number(value: Any) -> Any:
 
 
 def label_indices(labels: Any, classes: Sequence[Any], n: int) -> Integers | None:
-    """Return (n,) positions of predicted labels among ``classes``; None where these are not one class label per row.
+    """Return (n,) positions of predicted labels among ``classes``; None if they are not one class label per row.
 
-    Libraries answer in other shapes and types than their classes (CatBoost gives a column, and booleans as texts).
+    Shapes and types may differ from those of the classes (CatBoost returns a column, and booleans as texts).
     """
     values = np.asarray(labels)
     if values.shape not in ((n,), (n, 1)):
@@ -128,14 +128,14 @@ def label_indices(labels: Any, classes: Sequence[Any], n: int) -> Integers | Non
 
 OutputKind: TypeAlias = Literal["probabilities", "logits", "binary_logit", "log_probabilities"]
 SUM_TOLERANCE = 1e-4  # float32 probabilities over many classes add up to 1 only this closely
-LINK_TOLERANCE = 1e-5  # a link that reproduces predict_proba this closely is the model's own
+LINK_TOLERANCE = 1e-5  # a link is accepted if it reproduces predict_proba this closely
 XGBOOST_LINKED = ("binary:logistic", "reg:logistic", "multi:softprob", "multi:softmax")
 EXPLAINABLE = ("interpret.ExplainableBoostingClassifier", "interpret.DPExplainableBoostingClassifier")
 CATBOOST_LINKED = ("Logloss", "CrossEntropy", "MultiClass")
 
 
 class Link(enum.Enum):
-    """Where probabilities come from; the value is the manifest's wording, in which a declared output is filled in."""
+    """How probabilities are computed; the value is the manifest's wording, with the declared output as ``output``."""
 
     PREDICT_PROBA = "predict_proba"
     RAW_SCORE = "raw score, link applied in float64"
@@ -148,7 +148,7 @@ class Link(enum.Enum):
 
 
 def find_link(head: Any, output: OutputKind | None) -> tuple[Link, OutputKind | None]:
-    """Return the link of a final estimator, and what it outputs where that must be declared."""
+    """Return the link of a final estimator, and its output if that must be declared."""
     torch_module = is_torch_module(head)
     if output is not None and family_of(head) == "fragility.OnnxClassifier":
         if head.raw_score is not None and output != "probabilities":
@@ -250,10 +250,10 @@ def check_gives_probabilities(head: Any) -> None:
 
 
 def raw_score_of(head: Any) -> Callable[[Any], Any] | None:
-    """Return the function from rows to raw scores whose sigmoid or softmax the model predicts; None: not known."""
+    """Return the function from rows to raw scores, whose sigmoid or softmax the model predicts; None if unknown."""
     family = family_of(head)
     if family in ("sklearn.LogisticRegression", "sklearn.LogisticRegressionCV"):
-        # liblinear fits many classes one against the rest and normalises: no softmax.
+        # liblinear fits several classes one against the rest and normalises, which is not a softmax.
         one_vs_rest = head.solver == "liblinear" or getattr(head, "multi_class", "") == "ovr"
         linked = len(head.classes_) == 2 or not one_vs_rest
     elif family == "sklearn.SGDClassifier":
@@ -261,7 +261,7 @@ def raw_score_of(head: Any) -> Callable[[Any], Any] | None:
     elif family in ("sklearn.GradientBoostingClassifier", "sklearn.HistGradientBoostingClassifier"):
         linked = getattr(head, "loss", "log_loss") == "log_loss"
     elif family == "sklearn.MLPClassifier":
-        # Its predict_proba is 1 - p for one class of two; the logits keep the digits of a confident row.
+        # Its predict_proba computes 1 - p for one class of two; the logits are more precise for confident rows.
         one_label = np.ndim(head.classes_[0]) == 0
         binary = head.out_activation_ == "logistic" and len(head.classes_) == 2
         return partial(_mlp_logits, head) if one_label and (binary or head.out_activation_ == "softmax") else None
@@ -300,7 +300,7 @@ def _booster_score_of(head: Any, family: str) -> Callable[[Any], Any] | None:
                 "wrap its probabilities in a function and declare the classes"
             )
         ask = partial(head.predict if bare else head.predict_proba, raw_score=True)
-        # Multiplying by 1.0 changes no bit.
+        # Multiplication by 1.0 is exact.
         return None if scale is None else lambda rows: np.asarray(ask(rows), dtype=np.float64) * scale
     if family == "catboost.CatBoostClassifier":
         linked = str(head.get_all_params().get("loss_function", "")).split(":")[0] in CATBOOST_LINKED
@@ -357,7 +357,7 @@ def _lightgbm_scale(booster: Any) -> float | None:
 
 
 def check_probabilities(p: Floats, n: int, classes: tuple[ClassLabel, ...]) -> Floats:
-    """Return ``p`` if it is a probability for each class of each row; say which row is not."""
+    """Return ``p`` if each row contains class probabilities; else raise ModelError with the first bad row."""
     if p.ndim != 2 or p.shape != (n, len(classes)):
         raise ModelError(
             f"the model's probabilities must have shape ({n}, {len(classes)}): one row per prediction, one column for "

@@ -1,9 +1,9 @@
 """Soundness of trees, and of the booster files that hold them.
 
-Libraries walk their trees without bounds checks: a child out of range reads foreign memory, and a child that leads back
-to an ancestor never ends. A damaged booster or ONNX file can therefore crash or hang its library, so ``loading`` runs
-this module as a script first, in a process of its own: ``python soundness.py SUFFIX FILE``. It imports numpy, the
-file's library and ``onnx_graphs``, nothing else of this package.
+Libraries walk their trees without bounds checks: a child out of range reads foreign memory, and a child that points
+back to an ancestor gives an endless loop. A damaged booster or ONNX file can therefore crash or hang its library, so
+``loading`` first runs this module as a script in a child process: ``python soundness.py SUFFIX FILE``. It imports
+numpy, the file's library and ``onnx_graphs``, nothing else of this package.
 
 The script exits with 0 if the file is valid, with DAMAGED if a tree is malformed and with REFUSED if the library
 refuses the file; standard output gives the reason. A refused file must not be loaded again: a library that reads beyond
@@ -28,18 +28,18 @@ import numpy.typing as npt
 
 DAMAGED, REFUSED = 3, 4  # exit codes
 Array: TypeAlias = npt.NDArray[Any]
-MOST_COLUMNS = 1_000_000  # wider rows are not made to try a file
+MOST_COLUMNS = 1_000_000  # a file is not tried with wider rows
 MOST_CLASSES = 100_000
 VALUES = (0.0, 1.0, -1e9, 1e9, float("nan"))
 
 
 def fault_of_tree(left: Array, right: Array, leaf: Array, column: Array, n_columns: int) -> str | None:
-    """Return what is wrong with a tree whose node 0 is the root; None for a valid one. Nodes may be unreachable."""
+    """Return what is wrong with a tree whose node 0 is the root; None if it is valid. Nodes may be unreachable."""
     return fault_of_trees(left, right, leaf, column, np.array([0, len(leaf)]), n_columns)
 
 
 def fault_of_trees(left: Array, right: Array, leaf: Array, column: Array, starts: Array, n_columns: int) -> str | None:
-    """Return what is wrong with trees that lie one after the other, children counted from their own tree's root.
+    """Return what is wrong with consecutive trees, whose children are counted from the root of their tree.
 
     starts: (trees+1,) first node of each tree. All trees are walked together, level by level.
     """
@@ -54,11 +54,11 @@ def fault_of_trees(left: Array, right: Array, leaf: Array, column: Array, starts
             return "a node is reached in two ways"
         places = np.arange(len(level))
         reached_by[level] = places
-        if (reached_by[level] != places).any():  # another one of this level came here as well
+        if (reached_by[level] != places).any():  # two entries of this level are the same node
             return "a node is reached in two ways"
         tree, level = tree[~leaf[level]], level[~leaf[level]]
         if ((column[level] < 0) | (column[level] >= n_columns)).any():
-            return f"a node asks for a column that is not among the {n_columns}"
+            return f"a node tests a column that is not among the {n_columns}"
         children = np.concatenate([left[level], right[level]]).astype(np.int64)
         tree = np.concatenate([tree, tree])
         level = children + starts[tree]
@@ -79,18 +79,18 @@ class RefusedError(Exception):
 
 
 def try_file(suffix: str, path: str) -> int:
-    """Load a booster file, check its trees and ask it for a few predictions; return the exit code."""
+    """Load a booster file, check its trees and compute a few predictions; return the exit code."""
     try:
         predict = TRIALS[suffix](path)
     except ImportError:
-        return 0  # loading itself says which library is missing
+        return 0  # loading reports which library is missing
     except RefusedError as refused:
         print(refused)
         return REFUSED
     except DamagedError as damaged:
         print(damaged)
         return DAMAGED
-    except Exception as fault:  # a file that loads but cannot be exported is no model either
+    except Exception as fault:  # a file that loads but cannot be exported is damaged too
         print(f"its library cannot export its trees ({fault!s:.200})")
         return DAMAGED
     with suppress(Exception):  # the rows may not suit the model; only a crash matters
@@ -125,8 +125,8 @@ def _try_lightgbm(path: str) -> Callable[[], Any]:
     if not text.startswith("tree"):
         raise DamagedError("it is not a LightGBM model: such a file starts with 'tree'")
     if "\nend of trees" not in text or "\nend of parameters" not in text:
-        # LightGBM aborts on half a file, or loads it without what followed, such as categories.
-        raise DamagedError("it is cut off: the end of its trees or parameters is missing")
+        # LightGBM aborts on a truncated file, or loads it without the missing part, such as categories.
+        raise DamagedError("it is truncated: the end of its trees or parameters is missing")
     header, *blocks = re.split(r"^Tree=\d+\n", text, flags=re.MULTILINE)
     try:
         n_columns = int(_setting(header, "max_feature_idx")) + 1
@@ -147,12 +147,12 @@ def _try_lightgbm(path: str) -> Callable[[], Any]:
 
 
 def _check_lightgbm_offsets(data: bytes, text: str) -> None:
-    """Refuse sizes of trees and parameters by which LightGBM would read at wrong places, and crash now and then."""
+    """Refuse wrong sizes of trees and malformed parameters, with which LightGBM would read out of place or crash."""
     sizes = re.search(rb"^tree_sizes=(.*)$", data, flags=re.MULTILINE)
     starts = [match.start() for match in re.finditer(rb"^(?:Tree=\d+|end of trees)\r?$", data, flags=re.MULTILINE)]
-    # Without sizes, LightGBM looks for the trees itself.
+    # Without sizes, LightGBM searches for the trees itself.
     if sizes is not None and sizes[1].split() != [b"%d" % (b - a) for a, b in itertools.pairwise(starts)]:
-        raise DamagedError("the sizes of its trees are not those of its header")
+        raise DamagedError("the sizes of its trees differ from those in its header")
     parameters = text.partition("\nparameters:")[2].partition("\nend of parameters")[0]
     for line in parameters.splitlines():
         if line and not re.fullmatch(r"\[[^\s:]+: .*\]", line):
@@ -167,7 +167,7 @@ def _setting(block: str, name: str) -> str:
 
 
 def _lightgbm_tree(block: str) -> tuple[Any, Any, Any, Any] | None:
-    """Return a tree with its leaves behind its inner nodes; None for a single leaf."""
+    """Return a tree with its leaves after its inner nodes; None for a single leaf."""
 
     def numbers(name: str, dtype: Any = np.int64) -> Any:
         return np.array(_setting(block, name).split(), dtype=dtype)
@@ -185,8 +185,8 @@ def _lightgbm_tree(block: str) -> tuple[Any, Any, Any, Any] | None:
     left, right = (np.concatenate([np.where(c < 0, inner + ~c, c), np.zeros(leaves, np.int64)]) for c in children)
     column = np.concatenate([numbers("split_feature"), np.zeros(leaves, np.int64)])
     n_categorical = int(_setting(block, "num_cat"))
-    asked = numbers("threshold", np.float64)[(numbers("decision_type") & 1) == 1]  # positions in the category lists
-    if len(asked) and not ((asked >= 0) & (asked < n_categorical)).all():
+    positions = numbers("threshold", np.float64)[(numbers("decision_type") & 1) == 1]  # positions in the category lists
+    if len(positions) and not ((positions >= 0) & (positions < n_categorical)).all():
         raise ValueError("a category test is out of range")
     if n_categorical:
         bounds, words = numbers("cat_boundaries"), len(_setting(block, "cat_threshold").split())
@@ -199,8 +199,8 @@ def _try_xgboost(path: str) -> Callable[[], Any]:
     import xgboost
 
     booster = xgboost.Booster()
-    known = path.lower().endswith((".json", ".ubj"))
-    _load(lambda: booster.load_model(path if known else bytearray(Path(path).read_bytes())))
+    has_suffix = path.lower().endswith((".json", ".ubj"))
+    _load(lambda: booster.load_model(path if has_suffix else bytearray(Path(path).read_bytes())))
     learner = json.loads(booster.save_raw("json"))["learner"]
     n_columns = int(learner["learner_model_param"]["num_feature"])
     rows = _trial_rows(n_columns)
@@ -225,11 +225,11 @@ def _try_catboost(path: str) -> Callable[[], Any]:
         exported = Path(folder) / "model.json"
         model.save_model(str(exported), format="json")
         document = json.loads(exported.read_text())
-    known = {feature["feature_index"] for feature in document["features_info"].get("float_features", [])}
+    columns = {feature["feature_index"] for feature in document["features_info"].get("float_features", [])}
     for number, tree in enumerate(document.get("oblivious_trees", [])):
         splits = tree.get("splits") or []
-        asked = {split["float_feature_index"] for split in splits if split["split_type"] == "FloatFeature"}
-        if not asked <= known or len(tree["leaf_values"]) % 2 ** len(splits):
+        tested = {split["float_feature_index"] for split in splits if split["split_type"] == "FloatFeature"}
+        if not tested <= columns or len(tree["leaf_values"]) % 2 ** len(splits):
             raise DamagedError(f"tree {number}: a split or a leaf is out of range")
     texts = set(model.get_cat_feature_indices())
     rows = _trial_rows(len(model.feature_names_))
@@ -242,7 +242,7 @@ def _try_catboost(path: str) -> Callable[[], Any]:
 
 
 def _try_onnx(path: str) -> Callable[[], Any]:
-    # By its path: to import it from the package would import scikit-learn.
+    # By its path, because an import from the package would import scikit-learn.
     spec = importlib.util.spec_from_file_location("onnx_graphs", Path(__file__).with_name("onnx_graphs.py"))
     assert spec is not None and spec.loader is not None
     graphs = importlib.util.module_from_spec(spec)
@@ -255,7 +255,7 @@ def _try_onnx(path: str) -> Callable[[], Any]:
             if node.op_type in graphs.TREE_OPERATORS:
                 trees = graphs.read_trees(node)
                 leaf = np.array([mode == "LEAF" for mode in trees.mode])
-                n_columns = sum(one.width or 0 for one in inputs) if len(model.graph.node) == 1 else MOST_COLUMNS
+                n_columns = sum(entry.width or 0 for entry in inputs) if len(model.graph.node) == 1 else MOST_COLUMNS
                 fault = fault_of_trees(trees.true, trees.false, leaf, trees.column, trees.starts, n_columns)
                 if fault is not None:
                     raise DamagedError(f"a tree: {fault}")
@@ -264,8 +264,8 @@ def _try_onnx(path: str) -> Callable[[], Any]:
     try:
         session = graphs.open_session(model.SerializeToString(), graphs.TRIAL_MEMORY)
     except Exception as error:
-        said = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", str(error).strip()).partition("\n")[0]
-        raise RefusedError(f"onnxruntime refuses it: {said[:300]}") from error
+        reason = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", str(error).strip()).partition("\n")[0]
+        raise RefusedError(f"onnxruntime refuses it: {reason[:300]}") from error
     try:
         graphs.try_session(session, inputs, VALUES)
     except graphs.GraphError as error:

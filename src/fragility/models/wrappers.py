@@ -1,10 +1,10 @@
-"""Wrappers: which fitted estimators pipelines and scikit-learn's meta-estimators hold.
+"""Wrappers: the fitted estimators inside pipelines and scikit-learn's meta-estimators.
 
-A search or a frozen estimator hands its rows on, and the estimator inside it answers: ``look_through`` returns that
-one. Calibrators, ensembles and votes combine the answers of several: ``members`` returns those. ``split_model`` returns
+A search or a frozen estimator only delegates to the estimator inside it, which ``look_through`` returns. Calibrators,
+ensembles and votes combine the predictions of several estimators, which ``members`` returns. ``split_model`` returns
 preprocessing, classifier and threshold.
 
-Only fitted attributes are read. The ``estimator`` that a user gave is a template: scikit-learn trains clones of it, and
+Only fitted attributes are read. The ``estimator`` parameter is a template, of which scikit-learn trains clones, and
 CatBoost has ``classes_`` before it is fitted.
 """
 
@@ -26,19 +26,19 @@ SELECTORS = ("sklearn.RFE", "sklearn.RFECV")
 
 
 def look_through(model: Any) -> Any:
-    """Return the estimator that answers for ``model``: the fitted one within searches and frozen estimators."""
+    """Return the fitted estimator inside searches and frozen estimators; any other model is returned unchanged."""
     while (inner := answers_for(model)) is not None:
         model = inner
     if _is_search(model):
         name = type(model).__name__
         if hasattr(model, "cv_results_"):
-            raise ModelError(f"{name} was fitted with refit=False, so it holds no fitted model; fit it with refit=True")
-        raise ModelError(f"{name} was not fitted; fit it first, and the model that it finds is audited")
+            raise ModelError(f"{name} was fitted with refit=False, so it has no fitted model; fit it with refit=True")
+        raise ModelError(f"{name} was not fitted; fit it first, and its best estimator is audited")
     return model
 
 
 def answers_for(model: Any) -> Any:
-    """Return the fitted estimator to which ``model`` only hands its rows on; None if it answers itself."""
+    """Return the fitted estimator to which ``model`` only delegates; None if it predicts itself."""
     if family_of(model) == "sklearn.FrozenEstimator":
         return model.estimator
     if family_of(model) == "fragility.HardenedClassifier":
@@ -47,22 +47,22 @@ def answers_for(model: Any) -> Any:
 
 
 def _is_search(model: Any) -> bool:
-    """Whether a search answers as scikit-learn's do; one with a ``predict_proba`` of its own answers itself."""
+    """Return whether a model is a search that delegates; one that overrides ``predict_proba`` predicts itself."""
     return isinstance(model, BaseSearchCV) and all(
         getattr_static(type(model), name) is getattr_static(BaseSearchCV, name) for name in ("predict", "predict_proba")
     )
 
 
 def is_fitted(classifier: Any) -> bool:
-    """Whether a classifier knows its classes; CatBoost has an empty list of them before it is fitted."""
+    """Return whether a classifier has classes; CatBoost has an empty list of them before it is fitted."""
     classes = getattr(classifier, "classes_", None)
     return classes is not None and len(classes) > 0
 
 
 def members(estimator: Any) -> list[tuple[Any, list[int] | None]]:
-    """Return the fitted estimators whose answers ``estimator`` combines, and the columns that each one gets.
+    """Return the fitted estimators whose predictions ``estimator`` combines, and the columns of each.
 
-    None stands for all columns. A forest's own trees are left out: nothing is asked of them one by one.
+    None means all columns. The trees of a forest are not listed.
     """
     if isinstance(calibrated := getattr(estimator, "calibrated_classifiers_", None), list):
         return [(fold.estimator, None) for fold in calibrated]
@@ -70,7 +70,8 @@ def members(estimator: Any) -> list[tuple[Any, list[int] | None]]:
         if not several or hasattr(several[0], "tree_"):
             return []
         columns = getattr(estimator, "estimators_features_", [None] * len(several))
-        return [(one, None if chosen is None else list(chosen)) for one, chosen in zip(several, columns, strict=True)]
+        pairs = zip(several, columns, strict=True)
+        return [(member, None if subset is None else list(subset)) for member, subset in pairs]
     inner = getattr(estimator, "estimator_", None)
     if inner is None:
         return []
@@ -79,12 +80,12 @@ def members(estimator: Any) -> list[tuple[Any, list[int] | None]]:
 
 
 class ModelParts(NamedTuple):
-    """What a model consists of, once searches and frozen estimators are looked through and pipelines are joined."""
+    """The parts of a model, after unwrapping searches and frozen estimators and joining pipelines."""
 
     transformer: Any  # fitted preprocessing, or None
     head: Any  # the final classifier
     threshold: Any  # the threshold classifier around it, or None
-    decider: Any  # whose ``predict`` labels the rows that ``head`` takes, or None
+    decider: Any  # the estimator whose ``predict`` labels rows of the head's input, or None
 
 
 def split_model(model: Any) -> ModelParts:
@@ -93,13 +94,13 @@ def split_model(model: Any) -> ModelParts:
     while True:
         model = look_through(model)
         if isinstance(model, Pipeline):
-            # Samplers (SMOTE and its like) work in training only; a prediction passes them by.
+            # Samplers such as SMOTE act in training only.
             steps += [(name, step) for name, step in model.steps[:-1] if not hasattr(step, "fit_resample")]
             model = model.steps[-1][1]
         elif is_threshold_classifier(model):
-            if threshold is None:  # only the probabilities of an inner one are asked for
+            if threshold is None:  # of an inner threshold classifier only the probabilities matter
                 threshold, before_threshold = model, len(steps)
-            model = getattr(model, "estimator_", model.estimator)  # it may be put around a fitted classifier
+            model = getattr(model, "estimator_", model.estimator)  # it may wrap a classifier that was fitted before
         else:
             break
     decider = model if threshold is None else threshold if len(steps) == before_threshold else None
@@ -110,18 +111,21 @@ def split_model(model: Any) -> ModelParts:
 
 
 def is_threshold_classifier(model: Any) -> bool:
-    """True for scikit-learn's classifiers that put a threshold on another one's probabilities."""
+    """Return whether a model is a classifier of scikit-learn that applies a threshold to another's probabilities."""
     bases = ((base.__module__.split(".")[0], base.__name__) for base in type(model).__mro__ if is_genuine(base))
     return any(library == "sklearn" and name in THRESHOLD_CLASSIFIERS for library, name in bases)
 
 
-def read_threshold(model: Any, own: Sequence[Any], shown: Sequence[ClassLabel]) -> Decision:
-    """Return the rule of a fitted threshold classifier; ``shown`` are the names of its classes ``own``."""
+def read_threshold(model: Any, classes: Sequence[Any], names: Sequence[ClassLabel]) -> Decision:
+    """Return the decision of a fitted threshold classifier.
+
+    classes: its class labels; names: the labels that the model declares for them.
+    """
     name = type(model).__name__
     if model.response_method == "decision_function":
         raise ModelError(
-            f"{name} thresholds the decision function, and a certificate speaks of probabilities; fit it ",
-            Advice("with response_method='predict_proba'", "anew so that it thresholds predict_proba"),
+            f"{name} thresholds the decision function, but certificates are about probabilities; fit it ",
+            Advice("with response_method='predict_proba'", "again so that it thresholds predict_proba"),
         )
     threshold = getattr(model, "best_threshold_", None)
     if threshold is None:
@@ -129,12 +133,12 @@ def read_threshold(model: Any, own: Sequence[Any], shown: Sequence[ClassLabel]) 
     _check_threshold(name, threshold)
     scorer = getattr(model, "_curve_scorer", None)
     positive = scorer._get_pos_label() if scorer is not None else getattr(model, "pos_label", None)
-    index = len(own) - 1 if positive is None else list(own).index(positive)
-    return Decision(shown[index], float(threshold))
+    index = len(classes) - 1 if positive is None else list(classes).index(positive)
+    return Decision(names[index], float(threshold))
 
 
 def own_threshold(head: Any) -> float | None:
-    """Return the probability from which CatBoost's ``predict`` names the second of two classes; None if it is 0.5."""
+    """Return the threshold from which CatBoost's ``predict`` returns the second of two classes; None if it is 0.5."""
     ask = getattr(head, "get_probability_threshold", None)
     if ask is None or not family_of(head).startswith("catboost.") or not head.is_fitted():
         return None
@@ -142,13 +146,13 @@ def own_threshold(head: Any) -> float | None:
     return None if threshold == 0.5 else threshold
 
 
-def read_own_threshold(head: Any, shown: Sequence[ClassLabel]) -> Decision | None:
-    """Return the rule of a classifier that holds a threshold itself; None: the most probable class is predicted."""
+def read_own_threshold(head: Any, names: Sequence[ClassLabel]) -> Decision | None:
+    """Return the decision of a classifier with a threshold of its own; None if it predicts the most probable class."""
     threshold = own_threshold(head)
-    if threshold is None or len(shown) != 2:
+    if threshold is None or len(names) != 2:
         return None
     _check_threshold(type(head).__name__, threshold)
-    return Decision(shown[1], threshold)
+    return Decision(names[1], threshold)
 
 
 def _check_threshold(name: str, threshold: float) -> None:
