@@ -58,7 +58,7 @@ def test_files_of_somebody_else_are_refused_before_the_work(made, tmp_path, monk
     monkeypatch.setattr(demo, "load_credit_g", lambda: pytest.fail("the work was begun"))
     target = Certificates.load(made)[:3].save(tmp_path / "audit")
     (target / name).write_bytes(b"my own")
-    with pytest.raises(CertificateError, match=rf"{name} exists and is not what a demo wrote"):
+    with pytest.raises(CertificateError, match=rf"{name} exists and was not written by a demo"):
         demo.run_demo(target)
     assert (target / name).read_bytes() == b"my own" and len(Certificates.load(target)) == 3
     (tmp_path / "thesis.txt").write_text("mine")
@@ -91,7 +91,7 @@ def test_a_demo_interrupted_between_its_files_can_be_run_again(made, tmp_path, m
         marker = json.loads((target / demo.MARKER).read_text())
         assert marker["files"] == sorted(digest_bytes(data) for data in contents.values())
     (target / "report.html").write_text("edited by hand")
-    with pytest.raises(CertificateError, match=r"report.html exists and is not what a demo wrote"):
+    with pytest.raises(CertificateError, match=r"report.html exists and was not written by a demo"):
         demo.check_demo_folder(target)
 
 

@@ -125,7 +125,9 @@ def test_show_says_when_nothing_is_confident(made):
     done = run("show", made / "audit", "--min-confidence", "1.0")
     assert done.code == 0 and "none of the 60 predictions" in done.out
     surest = max(cert.confidence for cert in fg.Certificates.load(made / "audit"))
-    assert f"the surest has {surest:.1%}, and --min-confidence takes less sure ones" in " ".join(done.out.split())
+    assert f"the largest is {surest:.1%}; lower --min-confidence to list less confident ones" in " ".join(
+        done.out.split()
+    )
 
 
 def test_show_of_an_audit_without_rows_says_so(made, tmp_path):
@@ -242,7 +244,7 @@ def test_protocol_is_written_shown_and_checked(made, tmp_path):
     assert protocol.severities == (0.5, 1.0) and protocol.depth == 3
     shown = run("protocol", "show", file)
     assert all(name in shown.out for name in protocol.group_names) and protocol.digest in shown.out
-    assert "Baselines are in the units of the model's own columns, after its preprocessing" in shown.out
+    assert "Baselines are in the units of the model's transformed columns" in shown.out
     assert run("protocol", "write", tmp_path / "raw.json", *source, "--space", "raw").code == 0
     assert "Baselines are raw values." in run("protocol", "show", tmp_path / "raw.json").out
     asked = ["--model", made / "model.skops", "--data", made / "test.parquet", *COLUMNS]
@@ -363,7 +365,10 @@ def test_demo_says_which_field_to_make_reliable_first_and_what_that_assumes(demo
         r"Make (\w+) reliable first: if it never failed, ([\d.]+) of the ([\d.]+) would be kept", done.out
     )
     assert first is not None and float(first[2]) < float(first[3])
-    assert "This assumes that all are missing equally often" in done.out and "is missing 5% of the time" in done.out
+    assert (
+        "The table assumes that all fields are missing equally often" in done.out
+        and "is missing 5% of the time" in done.out
+    )
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert "What to make reliable first" in page and html.escape(first[0]) in page
     assert "The rates were declared, not measured" in page and "depend on the baseline?" in page

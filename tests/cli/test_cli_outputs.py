@@ -75,7 +75,7 @@ def test_interrupted_after_the_first_of_two_files(made, tmp_path):
     files = ["--rates", "0.1", "--out", "lost.json", "--out", "fields.png"]
     done = interrupted([*words, *COLUMNS, *files], "matplotlib", tmp_path)
     assert done.returncode == 130
-    assert done.stderr.endswith("fragility: interrupted; written by then, perhaps not to the end: lost.json\n")
+    assert done.stderr.endswith("fragility: interrupted; written, perhaps incompletely: lost.json\n")
     assert (tmp_path / "lost.json").exists() and not (tmp_path / "fields.png").exists()
 
 
@@ -169,7 +169,7 @@ def test_no_command_writes_over_what_it_reads(made, tmp_path, command):
 def test_two_outputs_need_two_files(made, tmp_path):
     words = file_commands(made, tmp_path)["parity --example"]
     said = refuse(*words, tmp_path / "x.csv", "--out", tmp_path / "x.csv")
-    assert f"--example and --out (.csv) both name {tmp_path / 'x.csv'}; give --example a file of its own" in said
+    assert f"--example and --out (.csv) both name {tmp_path / 'x.csv'}; give --example another file" in said
     words = file_commands(made, tmp_path)["evaluate --out"]
     said = refuse(*words, tmp_path / "x.json", "--out", tmp_path / "y.json")
     assert "--out names two files of the same kind; name each kind once: .json, .txt, .parquet or .csv" in said

@@ -114,8 +114,8 @@ def test_an_error_says_its_advice_in_python_and_in_options():
         (lambda: fg.Model.wrap(lambda rows: rows), "declare them in column order: Model.wrap(model, classes=[...])",
          "declare them in column order with --classes A,B"),
         (lambda: fg.Model.wrap(pytest.importorskip("torch").nn.Linear(2, 2)),
-         "the classes of its probabilities; declare them in column order: Model.wrap(model, classes=[...], output='logits')",
-         "the classes of its probabilities; declare them in column order with --classes A,B, and what it returns with "
+         "of its probabilities; declare them in column order: Model.wrap(model, classes=[...], output='logits')",
+         "of its probabilities; declare them in column order with --classes A,B, and what it returns with "
          "--returns logits"),
         (lambda: class_codes(["maybe"], ["no", "yes"]), "y holds 'maybe', not among",
          "the --target column holds 'maybe', not among"),
@@ -420,7 +420,7 @@ def test_options_of_csv_files_are_checked(made, rows, csv_words, tmp_path):
     assert "--encoding klingon is not known" in refuse(*csv_words(content, "--encoding", "klingon"))
     for option, value in (("--separator", ";"), ("--encoding", "latin-1"), ("--decimal", ",")):
         said = refuse(*audit_words(made), option, value, "--out", tmp_path / "audit")
-        assert f"{option} is for CSV files, and none was given" in said
+        assert f"{option} is for CSV files, but none was given" in said
     assert "is not ascii text" in refuse(
         *csv_words(rows.assign(purpose="Möbel").to_csv(index=False).encode(), "--encoding", "ascii")
     )

@@ -86,13 +86,13 @@ def test_sets_together_and_values_of_training_rows(folder):
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
-        ([], "need a protocol; name one with --protocol, or training rows by --train"),
+        ([], "need a protocol; name one with --protocol, or training rows with --train"),
         (["--protocol", "P", "--conditional"], "--conditional takes values from training rows; name them with --train"),
         (["--protocol", "P", "--sets", "sets.json", "--together", "2"], "leave out --together or leave out --sets"),
         (["--protocol", "P", "--train", "train.parquet"], "--train has no effect with --protocol unless --conditional"),
         (["--protocol", "P", "--markers", "?"], "--markers"),
         (["--protocol", "P", "--sets", "none.json"], "none.json, which does not exist"),
-        (["--protocol", "P", "--sets", "P"], "must hold a list of lists of fields"),
+        (["--protocol", "P", "--sets", "P"], "must contain a list of lists of fields"),
         (["--protocol", "P", "--draws", "100"], "draws must be a power of two of at least 16, got 100"),
         (["--protocol", "P", "--out", "out.xlsx"], "must end in .json or .txt or .parquet or .csv"),
     ],

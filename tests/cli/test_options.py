@@ -32,7 +32,7 @@ def test_what_an_option_cannot_hold_is_refused(made, tmp_path, option, given, sa
     [
         (b"{'age': 30}", "is not valid JSON: Expecting property name"),
         (b'{"age": \xff}', "is not valid JSON: 'utf-8' codec"),
-        (b"[30, 1000]", "must hold a JSON object, got list"),
+        (b"[30, 1000]", "must contain a JSON object, got list"),
     ],
 )
 def test_a_file_of_values_must_be_a_json_object(made, tmp_path, content, said):

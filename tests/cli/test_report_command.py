@@ -105,7 +105,9 @@ def test_a_report_of_two_audits_by_a_column_prints_paired_differences(made, tmp_
         and "points" in done.out
         and "confident in both (Tango's paired interval)" in done.out
     )
-    assert "--by cuts rows by a column of theirs; name the audited rows with --data" in refuse(*words, "--by", "age")
+    assert "--by groups rows by one of their columns; name the audited rows with --data" in refuse(
+        *words, "--by", "age"
+    )
 
 
 def test_columns_and_rows_that_do_not_fit_are_refused(made, table, tmp_path) -> None:
@@ -168,7 +170,7 @@ def test_a_page_of_somebody_else_stays(made, tmp_path) -> None:
     (target / "report.html").write_text("mine")
     assert "is not a report of fragility's; choose another name with --out" in refuse("report", target)
     done = run(*audit_words(made), "--out", target)
-    assert done.code == 0 and "was left alone" in done.err
+    assert done.code == 0 and "was kept" in done.err
     assert (target / "report.html").read_text() == "mine"
 
 

@@ -309,7 +309,7 @@ def test_a_model_without_names_cannot_tell_extra_columns(case, tmp_path) -> None
     words = ["protocol", "write", tmp_path / "p.json", "--model", tmp_path / "bare.joblib", "--trust"]
     words += ["--train", case / "train.parquet", "--target", "risk"]
     said = refuse(*words, "--ignore-extra")
-    assert "--ignore-extra needs a model that knows its columns by name" in said and "--drop" in said
+    assert "--ignore-extra needs a model with named columns" in said and "--drop" in said
     assert run(*words, "--drop", "loan").code == 0
 
 

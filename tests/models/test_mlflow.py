@@ -165,7 +165,7 @@ def test_a_torch_module_needs_trust_classes_and_what_it_returns(tmp_path) -> Non
     for name in ("pickle", "pt2"):
         with pytest.raises(ModelError, match=r"is a PyTorch file, which contains pickles, .*trust=True$"):
             fg.load_model(tmp_path / name)
-        with pytest.raises(ModelError, match="which classes") as caught:
+        with pytest.raises(ModelError, match="does not name the classes") as caught:
             fg.load_model(tmp_path / name, trust=True)
         assert "--classes A,B" in caught.value.in_options()
         with pytest.raises(
@@ -420,8 +420,8 @@ MERGES = "a: &a {k: v}\n" + "".join(
         ("x" * (2**20 + 1), r"its MLmodel file has 1048577 bytes; at most 1048576 are read"),
         ("!!python/object/apply:os.system ['touch ran']", "its MLmodel file contains no settings"),
         ("flavors:\n  sklearn: !!python/object/apply:os.system ['touch ran']", "lists no flavours"),
-        ("flavors: {}", "it has the flavour none; known ones are sklearn, lightgbm, "),
-        ("flavors:\n  spark: {}", "it has the flavour spark; known ones are "),
+        ("flavors: {}", "it has the flavour none; supported are sklearn, lightgbm, "),
+        ("flavors:\n  spark: {}", "it has the flavour spark; supported are "),
         (
             "flavors:\n  sklearn: {}\n  lightgbm: {}",
             "it has the flavours sklearn and lightgbm, and does not say which of them",
@@ -436,7 +436,7 @@ MERGES = "a: &a {k: v}\n" + "".join(
         (SKLEARN.format("away/outside.skops"), r"is a link that leads out of the folder"),
         (SKLEARN.format("pipe"), r"'pipe' is not a regular file"),
         (SKLEARN.format("folder"), r"'folder' is not a regular file"),
-        (SKLEARN.format("inside").replace("skops", "dill"), r"its sklearn file has the format 'dill'; known ones are"),
+        (SKLEARN.format("inside").replace("skops", "dill"), r"its sklearn file has the format 'dill'; supported are"),
         ("flavors:\n  catboost: {data: inside, save_format: json}", "its CatBoost file has the format 'json'; save"),
         ("flavors:\n  pytorch: {model_data: folder}", r"the folder lacks 'folder/model\.pth'"),
         ("flavors:\n  sklearn: {pickled_model: inside, code: ../..}", r"names '\.\./\.\.', which lies outside"),

@@ -143,7 +143,8 @@ def test_arrays_whose_size_a_row_decides_are_refused() -> None:
     ]
     said = refuse(make_file(nodes, {"one": np.array([1], dtype=np.int64)}))
     assert said == (
-        "the operator ConstantOfShape makes an array whose size depends on the values of a row, so its memory has no bound"
+        "the operator ConstantOfShape makes an array whose size depends on the values of a row, so its memory has no "
+        "bound"
     )
     shaped = [helper.make_node("Shape", ["X"], ["s"]), helper.make_node("ConstantOfShape", ["s"], ["zeros"]), SOFTMAX]
     read_graph(make_file(shaped).SerializeToString())  # the number of rows is not a value of a row

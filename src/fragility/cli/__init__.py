@@ -1,9 +1,9 @@
 """The command line: parse, call, print.
 
 Nothing is computed in this package. To add a command, write a function whose docstring is its help, and name it in
-COMMANDS. The site's page on the command line is made from the help, so every option needs some (a test looks).
-A command imports what is slow to import (pandas, scikit-learn, the library itself) inside its functions, or takes it
-from the package's door, so that help and a mistyped option answer at once.
+COMMANDS. The site's page on the command line is made from the help, so every option needs a help text (a test checks
+it). A command imports slow modules (pandas, scikit-learn, the library itself) inside its functions, or uses the
+top-level package, which loads them lazily, so that help and a mistyped option respond at once.
 Other packages add commands through `fragility.cli.group`.
 """
 
@@ -72,8 +72,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"fragility {__version__}")
         raise typer.Exit()
 
@@ -96,7 +96,7 @@ app.add_typer(protocol.group, rich_help_panel=DECLARE)
 
 @contextmanager
 def _show_warnings_as_notes() -> Iterator[None]:
-    """Show a warning as one line, not with the source line of the library that gave it."""
+    """Show a warning as one line, without the source line that raised it."""
 
     def show(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
         text = message.in_options() if isinstance(message, Message) else str(message)
@@ -108,12 +108,12 @@ def _show_warnings_as_notes() -> Iterator[None]:
 
 
 class Terminated(BaseException):
-    """SIGTERM or SIGHUP, which end a command as Ctrl-C does; for KeyboardInterrupt, Typer has a code of its own."""
+    """SIGTERM or SIGHUP, which end a command like Ctrl-C; Typer handles KeyboardInterrupt itself."""
 
 
 @contextmanager
 def _end_by_signals() -> Iterator[None]:
-    """Unwind on SIGTERM and SIGHUP, so that temporary files are removed and it is said what was written."""
+    """Raise on SIGTERM and SIGHUP, so that temporary files are removed and the user learns what was written."""
 
     def end(number: int, _frame: FrameType | None) -> NoReturn:
         raise Terminated(number)
@@ -121,9 +121,9 @@ def _end_by_signals() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
         yield
         return
-    wanted = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]  # not all on Windows
-    obeyed = [number for number in wanted if signal.getsignal(number) is not signal.SIG_IGN]  # ignored under nohup
-    before = {number: signal.signal(number, end) for number in obeyed}
+    signals = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]  # not all on Windows
+    handled = [number for number in signals if signal.getsignal(number) is not signal.SIG_IGN]  # ignored under nohup
+    before = {number: signal.signal(number, end) for number in handled}
     try:
         yield
     finally:
@@ -134,7 +134,7 @@ def _end_by_signals() -> Iterator[None]:
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line; every error becomes one sentence on standard error and an exit code."""
     words = sys.argv[1:] if arguments is None else list(arguments)
-    if sys.stderr.isatty():  # show the library's own notes, such as a first compilation, to whoever waits
+    if sys.stderr.isatty():  # show the library's log messages, such as a first compilation
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("%(message)s"))
         logger = logging.getLogger("fragility")
@@ -143,7 +143,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     forget_outputs()
     try:
         with _show_warnings_as_notes(), _end_by_signals():
-            # not standalone: what Typer would print in a box of its own, we say in one sentence
+            # not standalone: errors become one sentence instead of Typer's boxes
             code = app(args=words, prog_name="fragility", standalone_mode=False) or 0
         if code == EXIT_INTERRUPTED:
             complain(describe_interruption())

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from fragility.report import Report, ShownRows
     from fragility.tables.sources import RowSource
 
-RANKED_ROWS = 50_000  # of an audit with rates, up to which its report says what to make reliable first
+RANKED_ROWS = 50_000  # the report of an audit with rates says up to this size what to make reliable first
 DECLARED_BY_PROTOCOL = ("train", *list_options(opt.EvidenceOptions, opt.MarginOptions))
 
 
@@ -75,7 +75,7 @@ def audit(
         Path | None,
         option(
             "--protocol-signature FILE",
-            "The signature of the --protocol file; FILE.dsse.json beside it is found by itself.",
+            "The signature of the --protocol file. (default: FILE.dsse.json beside it, if any)",
             panel=opt.PROTOCOL,
         ),
     ] = None,
@@ -84,8 +84,8 @@ def audit(
         str | None,
         option(
             "--lattice all|none",
-            "Find the smallest set of groups whose loss flips each prediction. (default: of the 1,000 most exposed "
-            "confident predictions of tree ensembles and linear models)",
+            "Find the smallest set of groups whose loss flips each prediction. (default: for the 1,000 most exposed "
+            "confident predictions, if the model is a tree ensemble or linear)",
             panel=opt.CERTIFICATES,
         ),
     ] = None,
@@ -93,8 +93,8 @@ def audit(
         str | None,
         option(
             "--modes all|none",
-            "Say what the failure modes of the protocol cost a prediction: evidence that is lost, wrong, noisy. "
-            "(default: at most 2,000 confident predictions, drawn by their content)",
+            "Assess the failure modes of the protocol: evidence that is lost, wrong or noisy. (default: for at most "
+            "2,000 confident predictions, sampled by their content)",
             panel=opt.CERTIFICATES,
         ),
     ] = None,
@@ -102,8 +102,8 @@ def audit(
         str | None,
         option(
             "--intervals all|none|N",
-            "Say how far each value of a prediction may move before the decision flips: of all predictions, or of at "
-            "most N confident ones, the most exposed first. (default none)",
+            "Compute how far each value may move before the decision flips: for all predictions, or for at most N "
+            "confident ones, the most exposed first. (default none)",
             panel=opt.CERTIFICATES,
         ),
     ] = None,
@@ -111,8 +111,8 @@ def audit(
         str | None,
         option(
             "--any-value all|none|N",
-            "Say how many groups must change, to any values, before the decision flips: of all predictions, or of at "
-            "most N confident ones, the most exposed first. (default 1000, where the model can be read)",
+            "Compute how many groups must change, to any values, before the decision flips: for all predictions, or "
+            "for at most N confident ones, the most exposed first. (default 1000, if the model can be read)",
             panel=opt.CERTIFICATES,
         ),
     ] = None,
@@ -120,8 +120,7 @@ def audit(
         str,
         option(
             "--other-baselines all|none",
-            "Compute the finding again under all other baselines that the model admits, on at most 500 confident "
-            "rows, or under none.",
+            "Compute the finding also under all other baselines that the model admits, on at most 500 confident rows.",
             panel=opt.CERTIFICATES,
         ),
     ] = "all",
@@ -129,33 +128,31 @@ def audit(
         str,
         option(
             "--claims EXTENT",
-            "full, or summary: scores without the lists of every step and group.",
+            "full, or summary: scores without lists per step and group.",
             panel=opt.CERTIFICATES,
         ),
     ] = "full",
-    resume: Annotated[bool, option("--resume", "Go on with an audit into DIR that was interrupted.")] = False,
+    resume: Annotated[bool, option("--resume", "Continue an interrupted audit in DIR.")] = False,
     overwrite: Annotated[
         bool,
-        option(
-            "--overwrite", "Replace the audit in DIR even if the decisions of a review speak of it.", panel=opt.RUNNING
-        ),
+        option("--overwrite", "Replace the audit in DIR even if decisions of a review refer to it.", panel=opt.RUNNING),
     ] = False,
     part_rows: Annotated[
         int | None,
         option(
             "--part-rows N",
-            "Rows held at a time and written to one file. (default 50000)",
+            "Rows in memory at a time, and in one file. (default 50000)",
             min=1,
             panel=opt.RUNNING,
         ),
     ] = None,
     on: Annotated[
         str | None,
-        option("--on NAME", "Let the workers of a cluster, ray or spark, make the parts.", panel=opt.RUNNING),
+        option("--on NAME", "Run on the workers of a cluster: ray or spark.", panel=opt.RUNNING),
     ] = None,
     workers: Annotated[
         int | None,
-        option("--workers N", "How many workers of --on; one per core if absent.", min=1, panel=opt.RUNNING),
+        option("--workers N", "How many workers --on uses. (default: one per core)", min=1, panel=opt.RUNNING),
     ] = None,
     engine: opt.Engine = "auto",
     rows: opt.RowRange = None,
@@ -163,9 +160,9 @@ def audit(
 ) -> None:
     """Audit a model's predictions: one certificate for each row.
 
-    A protocol is fitted on --train, unless --protocol names one. DATA may be larger than memory: what is finished is
-    kept when the audit is interrupted, and --resume goes on from there. With --rates certificates also say how likely
-    each decision is lost.
+    A protocol is fitted on --train, unless --protocol names one. DATA may be larger than memory. If the audit is
+    interrupted, finished parts are kept, and --resume continues from there. With --rates certificates also say how
+    likely each decision is lost.
 
     [bold]Examples[/bold]
 
@@ -176,12 +173,12 @@ def audit(
       fragility audit model.skops 'rows/2026-*.parquet' --protocol audit/ --out audit-2026/ --resume
     """
     all_sets, assessed, compared = (
-        read_extent(given, flag)
-        for given, flag in ((lattice, "--lattice"), (modes, "--modes"), (other_baselines, "--other-baselines"))
+        read_extent(text, flag)
+        for text, flag in ((lattice, "--lattice"), (modes, "--modes"), (other_baselines, "--other-baselines"))
     )
     if rates is not None and all_sets is False:
         raise DataError("--rates needs the search that --lattice none leaves out; leave out one of the two")
-    sought, changed = _read_rows(intervals, "--intervals"), _read_rows(any_value, "--any-value")
+    interval_rows, any_value_rows = _read_rows(intervals, "--intervals"), _read_rows(any_value, "--any-value")
     if on is None:
         refuse_without("--on", context, "workers")
     if protocol is None:
@@ -204,7 +201,7 @@ def audit(
     started = time.perf_counter()
     loaded = loading.load(model)
     source = open_data(data, form, target=target, id_column=columns.id_column, rows=rows)
-    own = columns.declare(field_names(loaded, declared), target)
+    table_columns = columns.declare(field_names(loaded, declared), target)
     if declared is None:
         if train is None:
             raise ProtocolError(
@@ -213,17 +210,17 @@ def audit(
         settings = evidence.settings() | margin.settings(loaded.classes)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".* had no missing value in training")  # the summary says it
-            declared = fg.Protocol.fit(loaded, read_training(train, own, form), **settings)
-    left_out = own.to_leave_out(source.column_names, data)
-    own.check_dropped()
+            declared = fg.Protocol.fit(loaded, read_training(train, table_columns, form), **settings)
+    left_out = table_columns.to_leave_out(source.column_names, data)
+    table_columns.check_dropped()
     note_unlabelled(target in source.column_names, target, data)
     read_by(by or (), source.column_names)
     source = replace(source, fields=declared.fields, drop=tuple(left_out))
-    wanted = _choose_modes(assessed, declared)
+    mode_rows = _choose_modes(assessed, declared)
     _announce_questions(
-        loaded, source, declared, engine, other_baselines=bool(compared), modes=wanted, intervals=sought
+        loaded, source, declared, engine, other_baselines=bool(compared), modes=mode_rows, intervals=interval_rows
     )
-    changed = _choose_any_value(any_value, changed, loaded, source, declared, engine)
+    any_value_rows = _choose_any_value(any_value, any_value_rows, loaded, source, declared, engine)
     certs = fg.audit_files(
         loaded,
         source,
@@ -236,16 +233,16 @@ def audit(
         lattice=all_sets,
         rates=failing,
         baselines=None if compared else False,
-        modes=wanted,
-        intervals=sought,
-        any_value=changed,
+        modes=mode_rows,
+        intervals=interval_rows,
+        any_value=any_value_rows,
         protocol_signature=signature,
         workers=cluster,
     )
     words = list_sources(model, data, target, columns.id_column, csv, loading, rows)
-    shown = None
+    shown_rows = None
     if by or not must_be_read_whole(source):
-        shown = ShownRows(source, loaded, just_audited=True)
+        shown_rows = ShownRows(source, loaded, just_audited=True)
     else:
         note("the report was written without the values of its cases; fragility report --data adds them")
     labels = labels_of(source, len(certs), certs.classes)
@@ -258,70 +255,73 @@ def audit(
             f"the report does not say what to make reliable first, since there are more than {RANKED_ROWS:,} rows; "
             "fragility reliability does"
         )
-    report = save_after_audit(certs, out_dir, labels, words, shown, by or (), reliability)
+    report = save_after_audit(certs, out_dir, labels, words, shown_rows, by or (), reliability)
     _print_summary(certs, out_dir, time.perf_counter() - started, report.summary.audits[0].segments)
 
 
-def _find_signature(protocol: Path, named: Path | None, declared: fg.Protocol) -> Path | None:
-    """Return the file with a protocol's signature: the one that is named, else its own beside it or in its audit."""
+def _find_signature(protocol: Path, option: Path | None, declared: fg.Protocol) -> Path | None:
+    """Return the file with a protocol's signature: that of the option, else one beside the protocol or in its audit."""
     from fragility.audits.folder import read_manifest, read_protocol_signature
 
     if protocol.is_dir():
-        own = [protocol / name for name in read_manifest(protocol).files_of("protocol-signature")]
+        files = [protocol / name for name in read_manifest(protocol).files_of("protocol-signature")]
     else:
         beside = protocol.with_name(protocol.name + ".dsse.json")
-        own = [beside] if beside.is_file() else []
-    signature = named or next(iter(own), None)
+        files = [beside] if beside.is_file() else []
+    signature = option or next(iter(files), None)
     if signature is not None:
-        read_protocol_signature(signature, declared.digest)  # refused before the audit, not after it
+        read_protocol_signature(signature, declared.digest)  # fail before the audit, not after it
     return signature
 
 
 def save_after_audit(
-    certs: StoredAudit, folder: Path, labels: Mapping[Any, Any] | None, words: list[str], given: ShownRows | None,
+    certs: StoredAudit, folder: Path, labels: Mapping[Any, Any] | None, words: list[str], rows: ShownRows | None,
     by: Sequence[str], reliability: FailureProbability | None = None,
 ) -> Report:  # fmt: skip
-    """Write DIR/report.html after an audit; `words` say how to verify it. A file of somebody else's stays."""
+    """Write DIR/report.html after an audit, unless another file has this name; `words`: options for `verify`."""
     from fragility.report import REPORT_FILE, Report, save_beside, verify_command
 
     verify = verify_command(folder, *words)
-    made = Report.of(certs, name=str(folder), labels=labels, verify=verify, rows=given, by=by, reliability=reliability)
-    if save_beside(made, folder) is None:
-        note(
-            f"{folder / REPORT_FILE} is not a report of fragility's and was left alone; write one with fragility report"
-        )
-    return made
+    report = Report.of(certs, name=str(folder), labels=labels, verify=verify, rows=rows, by=by, reliability=reliability)
+    if save_beside(report, folder) is None:
+        note(f"{folder / REPORT_FILE} is not a report of fragility's and was kept; write one with fragility report")
+    return report
 
 
-def _choose_modes(wanted: bool | None, protocol: fg.Protocol) -> bool | int:
-    """Return what `audit_files` takes: every row, none, or some confident rows if the protocol declares modes."""
+def _choose_modes(assessed: bool | None, protocol: fg.Protocol) -> bool | int:
+    """Return the argument of `audit_files`: all rows, none, or some confident rows if the protocol declares modes."""
     from fragility.blocks.modes import MOST_CONFIDENT, units_by_mode
 
-    if wanted is not None:
-        return wanted
+    if assessed is not None:
+        return assessed
     return MOST_CONFIDENT if units_by_mode(protocol) else False
 
 
-def read_extent(given: str | None, flag: str) -> bool | None:
-    """Return True for `all` rows, False for `none`, and None where the library chooses."""
-    if given not in ("all", "none", None):
-        raise DataError(f"{flag} must be all or none, got {given!r}")
-    return None if given is None else given == "all"
+def read_extent(text: str | None, flag: str) -> bool | None:
+    """Return True for `all` rows, False for `none`, and None if the library is to choose."""
+    if text not in ("all", "none", None):
+        raise DataError(f"{flag} must be all or none, got {text!r}")
+    return None if text is None else text == "all"
 
 
-def _read_rows(given: str | None, flag: str) -> bool | int | None:
-    """Return what `audit_files` takes: True for every row, so many confident rows, or None."""
-    if given in (None, "all", "none"):
-        return True if given == "all" else None
-    if not given.isascii() or not given.isdigit() or int(given) < 1:
-        raise DataError(f"{flag} must be all, none, or how many confident rows to search at most, got {given!r}")
-    return int(given)
+def _read_rows(text: str | None, flag: str) -> bool | int | None:
+    """Return the argument of `audit_files`: True for all rows, a number of confident rows, or None."""
+    if text in (None, "all", "none"):
+        return True if text == "all" else None
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise DataError(f"{flag} must be all, none, or how many confident rows to search at most, got {text!r}")
+    return int(text)
 
 
 def _choose_any_value(
-    given: str | None, wanted: bool | int | None, model: fg.Model, source: RowSource, protocol: fg.Protocol, engine: str
+    option: str | None,
+    rows_to_search: bool | int | None,
+    model: fg.Model,
+    source: RowSource,
+    protocol: fg.Protocol,
+    engine: str,
 ) -> bool | int | None:
-    """Return what `audit_files` takes: some rows of models that can be read; others cost answers, which is said."""
+    """Return the argument of `audit_files`: by default some rows if the model can be read, else none; note the cost."""
     from fragility.blocks.any_value import MOST_EXPOSED
     from fragility.engines.choice import find_engine
     from fragility.protocol import bind
@@ -329,13 +329,13 @@ def _choose_any_value(
 
     few = source.head(1)
     bound = bind(model, few.frame, protocol, few.ids)
-    varied = any(not own.fixed for own in protocol.domains) and bound.source.frame is not None
+    varied = any(not domain.fixed for domain in protocol.domains) and bound.source.frame is not None
     if find_engine(bound, engine) is not None:
-        return wanted if given is not None or not varied else MOST_EXPOSED  # the summary says so
-    if wanted:
-        rows = "every row" if wanted is True else f"each of at most {wanted:,} confident rows"
+        return rows_to_search if option is not None or not varied else MOST_EXPOSED  # the summary says so
+    if rows_to_search:
+        rows = "every row" if rows_to_search is True else f"each of at most {rows_to_search:,} confident rows"
         note(f"values of all groups are tried: up to {DEFAULT_ASKED:,} model evaluations for {rows}")
-    return wanted
+    return rows_to_search
 
 
 def _announce_questions(
@@ -348,7 +348,7 @@ def _announce_questions(
     modes: bool | int,
     intervals: bool | int | None,
 ) -> None:
-    """Say what a model that can only be asked will be asked for beside the audit, before it is."""
+    """Note, before the audit, the further evaluations of a model that no native engine reads."""
     from fragility.blocks.baselines.comparison import COMPARED_ROWS
     from fragility.blocks.modes import units_by_mode
     from fragility.engines.choice import find_engine
@@ -365,16 +365,17 @@ def _announce_questions(
             f"confident rows: up to {most:,} model evaluations; --other-baselines none leaves them out"
         )
     if modes:
-        each, names = sum(count_values(protocol, mode) for mode in units_by_mode(protocol)), [*units_by_mode(protocol)]
-        cost = f"{each:,} model evaluations for every row"
+        names = [*units_by_mode(protocol)]
+        per_row = sum(count_values(protocol, mode) for mode in names)
+        cost = f"{per_row:,} model evaluations for every row"
         if modes is not True:
-            cost = f"at most {modes:,} confident rows: up to {modes * each:,} model evaluations"
+            cost = f"at most {modes:,} confident rows: up to {modes * per_row:,} model evaluations"
         note(f"the failure modes {join_names(names)} are assessed, {cost}; --modes none leaves them out")
     if intervals:
-        each = sum(len(entry.values) * len(entry.fields) for entry in protocol.modes.catalogue)
-        each += 2 * len(protocol.modes.ranges)
+        per_row = sum(len(entry.values) * len(entry.fields) for entry in protocol.modes.catalogue)
+        per_row += 2 * len(protocol.modes.ranges)
         rows = "every row" if intervals is True else f"each of at most {intervals:,} confident rows"
-        note(f"stability intervals are tried at the values of the catalogue: up to {each:,} evaluations for {rows}")
+        note(f"stability intervals are tried at the values of the catalogue: up to {per_row:,} evaluations for {rows}")
 
 
 def _choose_workers(on: str | None, count: int | None) -> Workers | None:
@@ -412,7 +413,7 @@ def _print_summary(certs: StoredAudit, folder: Path, seconds: float, segments: S
 
 
 def describe_early_flips(summary: AuditSummary) -> str:
-    """How many confident predictions flip early, and how they were counted."""
+    """Return how many confident predictions flip early, and how they were counted."""
     early, count = summary["flips_early"], summary["confident"].count
     verb = "is" if count == 1 else "are"
     sure = f"{write_count(count, 'prediction')} {verb} at least {summary.min_confidence:.0%} confident"
@@ -423,50 +424,50 @@ def describe_early_flips(summary: AuditSummary) -> str:
 
 
 def block_lines(certs: fg.Certificates | StoredAudit) -> list[str]:
-    """Which predictions have their failure modes assessed, and which have stability intervals, in words."""
+    """Return which predictions have failure modes, stability intervals and any-value budgets, in words."""
     from fragility.blocks.any_value import AnyValueDeclaration
     from fragility.blocks.intervals.values import IntervalsDeclaration
     from fragility.blocks.modes import ModesDeclaration
 
-    found = []
+    lines = []
     if (modes := certs.manifest.find_block(ModesDeclaration)) is not None:
         which = name_predictions(
             certs, certs.ids_of_block("modes") if modes.is_partial else None, "--modes all assesses every one"
         )
-        found.append(f"failure modes {join_names(modes.modes)} of {which}")
-    if (own := certs.manifest.find_block(IntervalsDeclaration)) is not None:
-        some = certs.ids_of_block("intervals") if own.is_partial else None
-        which = name_predictions(certs, some, "--intervals all finds every one")
-        found.append(f"stability intervals of {write_count(len(own.fields), 'field')} of {which}")
+        lines.append(f"failure modes {join_names(modes.modes)} of {which}")
+    if (intervals := certs.manifest.find_block(IntervalsDeclaration)) is not None:
+        ids = certs.ids_of_block("intervals") if intervals.is_partial else None
+        which = name_predictions(certs, ids, "--intervals all finds every one")
+        lines.append(f"stability intervals of {write_count(len(intervals.fields), 'field')} of {which}")
     if (searched := certs.manifest.find_block(AnyValueDeclaration)) is not None:
-        some = certs.ids_of_block("any_value") if searched.is_partial else None
-        which = name_predictions(certs, some, "--any-value all searches every one")
-        found.append(f"how many groups must change, to any values, of {which}")
-    return found
+        ids = certs.ids_of_block("any_value") if searched.is_partial else None
+        which = name_predictions(certs, ids, "--any-value all searches every one")
+        lines.append(f"how many groups must change, to any values, of {which}")
+    return lines
 
 
-def name_predictions(certs: fg.Certificates | StoredAudit, some: Sequence[Any] | None, advice: str) -> str:
-    """Return which predictions a block speaks of: some of the confident ones, or all."""
-    if some is None:
+def name_predictions(certs: fg.Certificates | StoredAudit, ids: Sequence[Any] | None, advice: str) -> str:
+    """Return which predictions a block covers: some of the confident ones, or all."""
+    if ids is None:
         return f"all {len(certs):,} predictions" if len(certs) != 1 else "the one prediction"
-    return f"{write_count(len(some), 'confident prediction')}; {advice}"
+    return f"{write_count(len(ids), 'confident prediction')}; {advice}"
 
 
 def dependence_lines(certs: fg.Certificates | StoredAudit) -> list[str]:
-    """How much the finding depends on the baseline, as a table and in words."""
-    found = certs.baselines
-    if found is None:
+    """Return how much the finding depends on the baseline, as a table and in words."""
+    comparison = certs.baselines
+    if comparison is None:
         return []
     artificial = [
         describe_artificial(name, other)
-        for name in found.disagreeing
+        for name in comparison.disagreeing
         if (other := certs.protocol.with_baseline(name).artificial)
     ]
-    return [*str(found).splitlines(), *artificial]
+    return [*str(comparison).splitlines(), *artificial]
 
 
 def lattice_lines(certs: fg.Certificates | StoredAudit, summary: AuditSummary) -> list[str]:
-    """What the lattice block adds to a summary, in words."""
+    """Return the part of a summary that comes from the lattice block, in words."""
     from fragility.blocks.lattice.values import LatticeDeclaration
 
     declared = certs.manifest.find_block(LatticeDeclaration)
@@ -478,7 +479,7 @@ def lattice_lines(certs: fg.Certificates | StoredAudit, summary: AuditSummary) -
     which = f"{searched} most exposed confident predictions" if declared.is_partial else "predictions"
     counts = (
         f"for {fewer} a smaller failing set exists than the path found",
-        f"for {missed} the path found none, but a failing set exists" if missed else "",
+        f"for {missed} the path does not flip the prediction, but a failing set exists" if missed else "",
         f"{proved} hold whatever groups are lost",
         f"{unsettled} are not settled" if unsettled else "",
     )

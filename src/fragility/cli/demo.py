@@ -1,4 +1,4 @@
-"""`fragility demo`: the whole way, on the bundled data, in one command."""
+"""`fragility demo`: train, audit and explain on the bundled data, in one command."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def demo(out_dir: Annotated[Path, OUT_FOLDER] = Path("demo-audit")) -> None:
         f"{summary['confident'].count} predictions are at least {summary.min_confidence:.0%} confident.",
         *write_headline(made.report.summary.audits[0]),
         "",
-        "A lost field takes a typical value. Does the finding depend on that choice? The same under other baselines:",
+        "A lost field takes a typical value. Does the finding depend on that choice? Under other baselines:",
         *dependence_lines(made.certs),
     )
     _print_failing_sets(made)
     _print_lines(
         "",
-        "Which field to make reliable first? How often fields are missing is not recorded in these data. This assumes "
-        "that all are missing equally often, each independently of the others:",
+        "Which field to make reliable first? These data do not record how often fields are missing. The table assumes "
+        "that all fields are missing equally often and independently:",
         *made.reliability.group_lines(),
         "",
         f"Written: {out_dir}/ with certificates, protocol, model and rows; open {made.page}",
@@ -68,17 +68,17 @@ def demo(out_dir: Annotated[Path, OUT_FOLDER] = Path("demo-audit")) -> None:
 
 
 def _print_failing_sets(made: Demo) -> None:
-    """Print the smallest failing sets of the most fragile confident predictions, and how large they are in all."""
+    """Print the smallest failing sets of the most fragile confident predictions, and how often each size occurs."""
     sure = made.certs.take(made.certs.claims.confidence >= made.summary.min_confidence)
     summary, sizes = sure.summary(), Counter(cert.smallest_size for cert in sure if cert.smallest_state == MINIMUM)
     more = sum(sizes.values()) - sizes[1] - sizes[2]
     loan, confidence, count = (Column(name, justify="right") for name in ("loan", "confidence", "sets of that size"))
     table = Table(loan, "decision", confidence, "flips when lost", count)
     for cert in made.most_fragile:
-        # Of several sets as small, the one on the path, which `show` and the report name too.
+        # Of several smallest sets the one on the path, as in `show` and the report.
         fields = join_names((cert.fewer_suffice and cert.smallest_set) or cert.failing_groups)
         table.add_row(str(cert.id), str(cert.predicted), f"{cert.confidence:.0%}", fields, str(cert.smallest_count))
-    _print_lines("", "The confident predictions that rest on least, and the fewest fields whose loss flips each:")
+    _print_lines("", "The most exposed confident predictions, and the fewest fields whose loss flips each:")
     out().print(table)
     _print_lines(
         f"Of the {len(sure)} confident predictions {sizes[1]} flip when one field is lost, {sizes[2]} only when two "

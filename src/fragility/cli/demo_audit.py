@@ -1,9 +1,9 @@
-"""The demo: from bundled credit data to a written audit with its report, as a new user would do it.
+"""The demo: from bundled credit data to a written audit with its report.
 
 The German Credit data are split once; a model is trained on 700 applications and audited on the other 300. Everything
 that a second person needs to recompute the certificates is written beside them: the model, the rows, the protocol.
 
-The model is asked for everything: 300 rows are not worth compiling a native engine for, and no extra is needed.
+The audit uses the black-box engine: 300 rows do not justify compiling a native engine, and no extra is needed.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ from fragility.report import REPORT_FILE, Report, is_report, verify_command
 SEED = 0
 TARGET = "class"
 SHOWN = 8
-RATE = 0.05  # how often each field is missing: an assumption, which the demo calls one
-DRAWS = 1024  # a quarter of the default takes a second less, and puts the first five fields in the same order
+RATE = 0.05  # how often each field is missing; the demo says that this is an assumption
+DRAWS = 1024  # a quarter of the default saves a second, and gives the same order of the first five fields
 ENGINE = "blackbox"
 PAGE = REPORT_FILE
 FILES = ("model.skops", "train.parquet", "test.parquet", PAGE)
-MARKER = "demo.json"  # by it the next demo knows which files in the folder are its own
+MARKER = "demo.json"  # lists the files of a demo, which the next demo may replace
 MARKER_FORMAT = "fragility-demo/1"
 
 
 @dataclass(frozen=True)
 class Demo:
-    """What the demo made."""
+    """The results of the demo."""
 
     folder: Path
     certs: Certificates
@@ -63,15 +63,15 @@ class Demo:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The options by which other commands find the model and the rows."""
+        """The options with which other commands read the model and the rows."""
         return _sources(self.folder)
 
 
 def credit_pipeline() -> Pipeline:
-    """An ordinary credit model that nobody tuned: categories one-hot, numbers scaled, boosted trees.
+    """Return an untuned credit model: one-hot categories, scaled numbers, boosted trees.
 
-    By cross-validation within the training rows half the trees would do better (log loss 0.522 against 0.562); such a
-    model is less confident and flips less.
+    In cross-validation on the training rows half the trees have a lower log loss (0.522 against 0.562); such a model is
+    less confident and flips less.
     """
     return make_pipeline(
         ColumnTransformer(
@@ -86,7 +86,7 @@ def credit_pipeline() -> Pipeline:
 
 
 def run_demo(folder: Path) -> Demo:
-    """Train, audit and explain; write `folder` at the end, when everything that can fail has been done."""
+    """Train, audit and explain; write `folder` only at the end, after every step that can fail."""
     check_demo_folder(folder)
     X, y = load_credit_g()
     X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=300, stratify=y, random_state=SEED)
@@ -126,19 +126,19 @@ def _sources(folder: Path) -> tuple[str, ...]:
 
 
 def check_demo_folder(folder: Path) -> None:
-    """Refuse, before any work, a folder that holds files which no demo wrote under the names it uses."""
+    """Refuse, before any work, a folder with other files under the names that the demo uses."""
     target = check_writable_folder(folder)
-    own = _read_own_digests(target)
+    digests = _read_demo_digests(target)
     for name in FILES:
         path = target / name
-        # A report may have been made here since then.
-        is_own = path.is_file() and (digest_bytes(path.read_bytes()) in own or (name == PAGE and is_report(path)))
-        if os.path.lexists(path) and not is_own:
-            raise CertificateError(f"{folder / name} exists and is not what a demo wrote; choose another --out")
+        # `fragility report` may have replaced the report since.
+        of_demo = path.is_file() and (digest_bytes(path.read_bytes()) in digests or (name == PAGE and is_report(path)))
+        if os.path.lexists(path) and not of_demo:
+            raise CertificateError(f"{folder / name} exists and was not written by a demo; choose another --out")
 
 
-def _read_own_digests(target: Path) -> set[str]:
-    """Return the digests of what demos wrote in this folder."""
+def _read_demo_digests(target: Path) -> set[str]:
+    """Return the digests of the files that demos wrote in this folder."""
     try:
         document = parse_json((target / MARKER).read_text(encoding="utf-8"))
         return {str(digest) for digest in document["files"]} if document["format"] == MARKER_FORMAT else set()
@@ -149,11 +149,11 @@ def _read_own_digests(target: Path) -> set[str]:
 def _write_beside(folder: Path, contents: Mapping[str, bytes]) -> None:
     """Write files beside an audit.
 
-    The marker names old and new content before any file changes: the next demo recognises whatever this one has
-    written, at whatever moment it is killed.
+    The marker lists old and new content before any file changes, so that the next demo recognises the files even if
+    this one is killed in between.
     """
     new = [digest_bytes(data) for data in contents.values()]
-    _write_marker(folder, [*_read_own_digests(folder), *new])
+    _write_marker(folder, [*_read_demo_digests(folder), *new])
     for name, data in contents.items():
         write_bytes(folder / name, data, own=MODEL)
     _write_marker(folder, new)

@@ -1,4 +1,4 @@
-"""`fragility parity`, `serve` and `watch`: is what was deployed what was audited, certify its decisions, watch them."""
+"""`fragility parity`, `serve` and `watch`: compare the deployed model with the audited one, serve it, monitor it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SERVE_PORT = 8809
 def parity(
     *,
     model_a: Annotated[str, argument("MODEL_A", f"The reference, such as the audited model. {opt.MODEL_HELP}")],
-    model_b: Annotated[str, argument("MODEL_B", "The artefact that is to answer as it does; the same kinds of files.")],
+    model_b: Annotated[str, argument("MODEL_B", "The artefact to compare with it; the same kinds of files.")],
     data: Annotated[str, opt.DATA],
     protocol: opt.SomeProtocol = None,
     target: opt.Target = None,
@@ -49,7 +49,7 @@ def parity(
         float, option("--tolerance T", "How far probabilities may differ.", min=0.0, max=0.999999)
     ] = 1e-5,
     most_rows: Annotated[
-        int, option("--most-rows N", "Compare at most N rows, those whose content has the smallest digests.", min=1)
+        int, option("--most-rows N", "Compare at most N rows, those with the smallest digests.", min=1)
     ] = 1000,
     top: opt.Top = 10,
     out_files: Annotated[list[Path] | None, opt.results(*PARITY_FORMS)] = None,
@@ -61,10 +61,10 @@ def parity(
     csv: opt.CsvOptions,
     loading: opt.LoadingOptions,
 ) -> None:
-    """Do two artefacts of one model answer alike?
+    """Check whether two artefacts of one model give the same answers.
 
-    Also where evidence is lost, missing, wrong or noisy. Without --protocol one is fitted on the rows. Tables hold
-    the fields and values that reveal a difference.
+    Also with lost, missing, wrong or noisy evidence. Without --protocol one is fitted on the rows. Tables list the
+    fields and values that reveal a difference.
 
     Exit code 0 if they do, 1 if answers differ or only one of them answers.
 
@@ -79,36 +79,36 @@ def parity(
     from fragility.parity.pairing import given_names
 
     if model_a == model_b:
-        raise DataError(f"MODEL_A and MODEL_B are both {model_a}; name the artefact that it is compared with")
+        raise DataError(f"MODEL_A and MODEL_B are both {model_a}; name another artefact to compare it with")
     inputs: dict[str, str | Path | None] = {"MODEL_A": model_a, "MODEL_B": model_b, "--data": data}
     inputs |= {"--protocol": protocol}
     plan_results(out_files, PARITY_FORMS, inputs)
     if example is not None:
         checked_suffix(example, (".csv",))
-    named = {f"--out ({path.suffix})": path for path in out_files or ()}
-    plan_files({"--example": example}, inputs | named)
+    results = {f"--out ({path.suffix})": path for path in out_files or ()}
+    plan_files({"--example": example}, inputs | results)
     form = csv.form(data)
     a, b = loading.load(model_a), loading.load(model_b)
     declared = None if protocol is None else load_protocol(protocol)
     names = field_names(None, declared) or given_names(a.columns) or given_names(b.columns)
-    known = columns.declare(names, target)
-    given = read_rows(data, known, rows=rows, form=form)
-    known.check_dropped()
-    note_unlabelled(given.labels is not None, target, data)
-    found = fg.check_parity(
-        a, b, given.X, declared, tolerance=tolerance, most_rows=most_rows, names=(model_a, model_b), ids=given.ids
+    table_columns = columns.declare(names, target)
+    table = read_rows(data, table_columns, rows=rows, form=form)
+    table_columns.check_dropped()
+    note_unlabelled(table.labels is not None, target, data)
+    comparison = fg.check_parity(
+        a, b, table.X, declared, tolerance=tolerance, most_rows=most_rows, names=(model_a, model_b), ids=table.ids
     )
-    text = found.to_text(top)
+    text = comparison.to_text(top)
     say(text)
-    save_result(found if values else found.without_values(), out_files, text)
+    save_result(comparison if values else comparison.without_values(), out_files, text)
     if example is not None:
-        if found.smallest is None:
+        if comparison.smallest is None:
             note(f"the artefacts agree, so there is no example to write to {example}")
         else:
             with replacing(example) as temporary:
-                Path(temporary).write_text(found.smallest.to_csv(), encoding="utf-8")
+                Path(temporary).write_text(comparison.smallest.to_csv(), encoding="utf-8")
             note(f"written to {example}")
-    if not found:
+    if not comparison:
         raise typer.Exit(EXIT_CLAIM_FAILED)
 
 
@@ -126,7 +126,7 @@ def serve(
     train: opt.SomeTrain = None,
     target: opt.Target = None,
     host: Annotated[
-        str, option("--host ADDRESS", "The address to listen on; any but this machine's own needs a token.")
+        str, option("--host ADDRESS", "The address to listen on; one that other machines can reach needs a token.")
     ] = "127.0.0.1",
     port: opt.Port = None,
     token_file: Annotated[
@@ -137,22 +137,21 @@ def serve(
     ] = None,
     wait: Annotated[
         str,
-        option("--wait TIME", "How long a row waits for others to be answered with it: 2ms.", panel=opt.SERVING),
+        option("--wait TIME", "How long a row waits to be answered in a batch, such as 2ms.", panel=opt.SERVING),
     ] = "0ms",
-    batch: Annotated[
-        int, option("--batch N", "The most rows that are answered together.", min=1, max=512, panel=opt.SERVING)
-    ] = 256,
-    max_rows: Annotated[int, option("--max-rows N", "The most rows of a request.", min=1, panel=opt.SERVING)] = 1000,
-    max_bytes: Annotated[int, option("--max-bytes N", "The largest request.", min=1, panel=opt.SERVING)] = 2**20,
+    batch: Annotated[int, option("--batch N", "The largest batch, in rows.", min=1, max=512, panel=opt.SERVING)] = 256,
+    max_rows: Annotated[int, option("--max-rows N", "The largest request, in rows.", min=1, panel=opt.SERVING)] = 1000,
+    max_bytes: Annotated[int, option("--max-bytes N", "The largest request, in bytes.", min=1, panel=opt.SERVING)] = 2
+    ** 20,
     timeout: Annotated[str, option("--timeout TIME", "How long a request may take.", panel=opt.SERVING)] = "30s",
     seal_rows: Annotated[
-        int, option("--seal-rows N", "Seal the log when so many rows are pending.", min=1, panel=opt.SERVING)
+        int, option("--seal-rows N", "Seal the log when N rows are pending.", min=1, panel=opt.SERVING)
     ] = 1000,
     seal_every: Annotated[
-        str, option("--seal-every TIME", "Seal the log when a row has been pending so long.", panel=opt.SERVING)
+        str, option("--seal-every TIME", "Seal the log when a row has been pending for this time.", panel=opt.SERVING)
     ] = "60s",
     roll: Annotated[
-        int, option("--roll N", "Begin a new audit folder in the log after so many rows.", min=1, panel=opt.SERVING)
+        int, option("--roll N", "Begin a new audit folder in the log after N rows.", min=1, panel=opt.SERVING)
     ] = 100_000,
     engine: opt.Engine = "auto",
     csv: opt.CsvOptions,
@@ -160,11 +159,11 @@ def serve(
 ) -> None:
     """Serve decisions with checks and certificates over HTTP.
 
-    POST /v1/check says what a decision hangs on, and what its missing or stale fields would have changed; POST
-    /v1/certify returns its certificate. With --log, an answer is given after its row is on the disk, and rows are
+    POST /v1/check says what a decision depends on, and whether its missing or stale fields could change it; POST
+    /v1/certify returns its certificate. With --log, a row is written to disk before it is answered, and rows are
     sealed into ordinary audit folders that `fragility verify`, `report` and `review` read. With --rates answers also
     say how likely each decision is lost; with --train missing fields take values of similar training rows, not the
-    protocol's. The address that is printed leads to a page about the endpoints and fields.
+    protocol's. The printed address leads to a page about the endpoints and fields.
 
     [bold]Examples[/bold]
 
@@ -195,7 +194,7 @@ def serve(
 
     token = read_token(token_file, os.environ)
     if token_file is not None and os.name == "posix" and token_file.stat().st_mode & 0o004:
-        note(f"every user of this machine can read the token in {token_file}; `chmod o-r` it")
+        note(f"every user of this machine can read the token in {token_file}; restrict it with chmod o-r")
     if token is None and not is_loopback(host):
         raise DataError(
             f"--host {host} can be reached from other machines, so it needs a token: write one to a file and give "
@@ -205,25 +204,25 @@ def serve(
     outages = None if rates is None else find_log(rates)
     form = csv.form(train, outages)
     failing = None if rates is None else read_rates(rates, outages, None, None, form)
-    chosen = None if policy is None else fg.ReviewPolicy.load(policy)
+    review_policy = None if policy is None else fg.ReviewPolicy.load(policy)
     loaded = loading.load(model)
     training = None
     if train is not None:
         columns = opt.ColumnOptions(ignore_extra=True).declare(field_names(loaded, declared), target)
         training = read_training(train, columns, form)
-    with listen(host, SERVE_PORT if port is None else port) as listening, ExitStack() as held:
-        answering = Answering(loaded, declared, policy=chosen, rates=failing, training=training, engine=engine)
+    with listen(host, SERVE_PORT if port is None else port) as listening, ExitStack() as stack:
+        answering = Answering(loaded, declared, policy=review_policy, rates=failing, training=training, engine=engine)
         manifest = answering.warm_up()
-        kept = None
+        serving_log = None
         if log is not None:
-            kept = ServingLog.open(log, declared, manifest, SealingRules(seal_rows, sealed_every, roll))
-            held.callback(kept.close)
-            if kept.rows_recovered:
-                note(f"sealed {kept.rows_recovered} rows that an earlier server left pending in {log}")
-            if kept.bytes_torn:
+            serving_log = ServingLog.open(log, declared, manifest, SealingRules(seal_rows, sealed_every, roll))
+            stack.callback(serving_log.close)
+            if serving_log.rows_recovered:
+                note(f"sealed {serving_log.rows_recovered} rows that an earlier server left pending in {log}")
+            if serving_log.bytes_torn:
                 note(
-                    f"left out the last {kept.bytes_torn} bytes of a journal: a kill cut that write off before its "
-                    "clients were answered, or the disk has damaged it since"
+                    f"left out the last {serving_log.bytes_torn} bytes of a journal: the server was killed during "
+                    "this write, before its clients were answered, or the disk is damaged"
                 )
         rules = ServiceRules(BatchRules(waited, batch), GuardRules(token, max_bytes, patience), max_rows)
 
@@ -233,18 +232,18 @@ def serve(
             if log is None:
                 note("answers are not logged; give --log DIR to keep them as certificates that can be verified")
 
-        serve_http(answering, kept, rules, listening, announce=announce)
-    if kept is not None:
-        rest = f"; {kept.rows_pending} stay pending until the next start" if kept.rows_pending else ""
-        note(f"stopped; {kept.rows_sealed} rows were sealed in {log}{rest}")
+        serve_http(answering, serving_log, rules, listening, announce=announce)
+    if serving_log is not None:
+        rest = f"; {serving_log.rows_pending} stay pending until the next start" if serving_log.rows_pending else ""
+        note(f"stopped; {serving_log.rows_sealed} rows were sealed in {log}{rest}")
 
 
 def parse_time(text: str, flag: str) -> float:
-    """Return `2ms`, `1.5s`, `10min` or `1h` in seconds; a bare number is one of seconds."""
-    found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)\s*(ms|s|min|h)?", text.strip())
-    if found is None:
+    """Return `2ms`, `1.5s`, `10min` or `1h` in seconds; a number without a unit is in seconds."""
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)\s*(ms|s|min|h)?", text.strip())
+    if match is None:
         raise DataError(f"{flag} must be a time such as 2ms, 1.5s, 10min or 1h, got {text!r}")
-    return float(found[1]) * UNITS[found[2] or "s"]
+    return float(match[1]) * UNITS[match[2] or "s"]
 
 
 def watch(
@@ -262,7 +261,7 @@ def watch(
     ] = None,
     reference_days: Annotated[
         int | None,
-        option("--reference-days N", "The first N days are the reference. (default 7, of audits the first)", min=1),
+        option("--reference-days N", "The first N days are the reference. (default 7; of audits, the first)", min=1),
     ] = None,
     released: Annotated[
         Path | None,
@@ -275,13 +274,11 @@ def watch(
     horizon: Annotated[int, option("--horizon DAYS", "The days over which --alpha is spent.", min=1)] = 365,
     out_files: Annotated[list[Path] | None, opt.results(*WATCH_FORMS)] = None,
     replay: Annotated[
-        bool, option("--replay", "List every alarm that would have been raised, and when; exit with 0.")
+        bool, option("--replay", "List every alarm with its time instead; the exit code is then 0.")
     ] = False,
     time: Annotated[
         str | None,
-        option(
-            "--time COL", "Of a table to replay: the column that says when each row was decided.", panel=opt.REPLAYING
-        ),
+        option("--time COL", "For a table to replay: the column with the time of each decision.", panel=opt.REPLAYING),
     ] = None,
     model: Annotated[str | None, option("--model MODEL", opt.MODEL_HELP, panel=opt.REPLAYING)] = None,
     protocol: Annotated[Path | None, option("--protocol PROTOCOL", opt.PROTOCOL_HELP, panel=opt.REPLAYING)] = None,
@@ -289,7 +286,7 @@ def watch(
     reliability: opt.Reliability = None,
     window: Annotated[
         int,
-        option("--window DAYS", "The last days from which current rates are taken.", min=1, panel=opt.ADDED),
+        option("--window DAYS", "Current rates are computed from the last DAYS days.", min=1, panel=opt.ADDED),
     ] = 7,
     min_confidence: opt.MinConfidence = None,
     csv: opt.CsvOptions,
@@ -297,9 +294,9 @@ def watch(
 ) -> None:
     """Watch decisions and their evidence over time.
 
-    Exposure, flips, missing and stale fields, and decisions expected to be lost, in the log of `fragility serve`, in
-    dated audits, or with --replay and --time in a table of past decisions. Alarms hold
-    however often the command is run. A log is read part by part; rows that are not sealed yet are left out.
+    Monitors exposure, flips, missing and stale fields, and decisions expected to be lost, in the log of
+    `fragility serve`, in dated audits, or with --replay and --time in a table of past decisions. The false alarm rate
+    holds however often the command is run. A log is read part by part, without rows that are not sealed yet.
 
     Exit code 0: no alarm is open. 1: an alarm is open. 2: it could not be read. With --replay 0 instead of 1.
 
@@ -319,20 +316,20 @@ def watch(
         refuse_without("--model", context, *opt.list_options(opt.LoadingOptions))
     from fragility.apps.serving.log import LOG_FILE  # slow to import
 
-    read = folders[:1] if time is not None else [folder / LOG_FILE for folder in folders]
+    files = folders[:1] if time is not None else [folder / LOG_FILE for folder in folders]
     plan_results(
         out_files,
         WATCH_FORMS,
-        {"--reliability": reliability, "--protocol": protocol, **{f"{each}": each for each in read}},
+        {"--reliability": reliability, "--protocol": protocol, **{f"{file}": file for file in files}},
     )
     source: Any = folders
     if time is not None:
         if len(folders) > 1:
             raise DataError(f"--replay takes one table, got {len(folders)}; put their rows into one")
         if model is None or protocol is None:
-            raise DataError("rows are replayed as a model decides them; give --model and --protocol")
+            raise DataError("a replay needs the model's decisions; give --model and --protocol")
         source = read_table(folders[0], csv.form(folders[0]))
-    found = fg.watch(
+    result = fg.watch(
         source,
         dates=None if dates is None else [date.strip() for date in dates.split(",")],
         time=time,
@@ -348,9 +345,9 @@ def watch(
         window=window,
         min_confidence=min_confidence,
     )
-    out().print(escape(found.to_text(replay=replay)))
-    save_result(found, out_files)
-    if found.open_alarms and not replay:
+    out().print(escape(result.to_text(replay=replay)))
+    save_result(result, out_files)
+    if result.open_alarms and not replay:
         raise typer.Exit(EXIT_CLAIM_FAILED)
 
 
@@ -360,5 +357,5 @@ def _read_rates(rates: str) -> Any:
     except ValueError:
         pass
     if find_log(rates) is not None:
-        raise DataError(f"--rates of a watch are a number or a JSON file; {rates} is a log of outages")
+        raise DataError(f"--rates of watch must be a number or a JSON file; {rates} is a log of outages")
     return read_name_or_json(rates, "--rates")

@@ -1,4 +1,4 @@
-"""`fragility evaluate`: does the ranking find what breaks? Its labels alone, and decisions with missing evidence."""
+"""`fragility evaluate`, `evaluate labels` and `evaluate missing`: rankings, stress labels, and missing evidence."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fragility.cli.options import (
     split_names,
 )
 from fragility.cli.outputs import plan_results, save_result
-from fragility.cli.tables import Columns, field_names, note_unlabelled, read_rows, take_given
+from fragility.cli.tables import Columns, field_names, note_unlabelled, read_rows, take_rows
 from fragility.cli.terminal import err, say
 from fragility.pages.results import TABLE_SUFFIXES
 
@@ -36,18 +36,18 @@ DRAWS = 16  # under stress, per row and stressor
 
 @dataclass(frozen=True)
 class StressOptions:
-    """What the rows are put under."""
+    """The stress of the rows."""
 
     outages: opt.Outages = None
     markers: opt.Markers = None
     stressors: Annotated[
-        str, option("--stressors A,B", "What happens to the rows: mask, dropout, noise, donor, or several of them.")
+        str, option("--stressors A,B", "How the rows are stressed: mask, dropout, noise, donor, or several of them.")
     ] = "mask,dropout,noise"
     donors: Annotated[
         Path | None,
         option(
             "--donors TRAIN",
-            "Training rows, whose values the stressor donor puts in place of a row's own.",
+            "Training rows, whose values the stressor donor inserts into a row.",
             panel=opt.STRESSING,
         ),
     ] = None
@@ -66,7 +66,7 @@ class StressOptions:
         float | None,
         option(
             "--tau-confidence C",
-            "Where a prediction counts as confident. (default: as the protocol declares)",
+            "Confidence from which a prediction counts as confident. (default: the protocol's)",
             min=0.0,
             max=1.0,
             panel=opt.STRESSING,
@@ -89,10 +89,10 @@ class StressOptions:
             refuse_without("--outages", context, "markers")
             stressors = self._declare_random()
         else:
-            for given, meaning in (("severity", "the extent"), ("stressors", "the kind"), ("donors", "a part")):
-                if is_given(context, given):
+            for name, meaning in (("severity", "the extent"), ("stressors", "the kind"), ("donors", "a part")):
+                if is_given(context, name):
                     raise DataError(
-                        f"--{given} is {meaning} of random stress, which --outages replaces; leave out one of the two"
+                        f"--{name} is {meaning} of random stress, which --outages replaces; leave out one of the two"
                     )
             stressors = (read_outages(self.outages, self.markers, form),)
         return fg.Stress(stressors, self.draws or DRAWS, self.rule, self.tau_confidence, self.tau_collapse, self.seed)
@@ -101,26 +101,26 @@ class StressOptions:
         from fragility.questions.stress.stressors import Donor, Dropout, Mask, Noise
 
         kinds: dict[str, Any] = {kind.kind: kind for kind in (Mask, Dropout, Noise, Donor)}
-        named = split_names(self.stressors)
-        if not named or (unknown := [name for name in named if name not in kinds]):
-            got = repr(unknown[0]) if named else "none"
+        names = split_names(self.stressors)
+        if not names or (unknown := [name for name in names if name not in kinds]):
+            got = repr(unknown[0]) if names else "none"
             raise DataError(f"--stressors must be among {', '.join(kinds)}, with commas between, got {got}")
-        if ("donor" in named) != (self.donors is not None):
+        if ("donor" in names) != (self.donors is not None):
             raise DataError(
-                "--stressors donor lends values of training rows; name them with --donors"
+                "--stressors donor needs training rows; name them with --donors"
                 if self.donors is None
-                else "--donors are rows for the stressor donor, and --stressors does not name it; add it, or leave out "
+                else "--donors are rows for the stressor donor, but --stressors does not name it; add it, or leave out "
                 "--donors"
             )
-        return tuple(kinds[name](self.severity) for name in named)
+        return tuple(kinds[name](self.severity) for name in names)
 
     @property
     def inputs(self) -> dict[str, Path | None]:
-        """The files that are read, by option."""
+        """The input files by option."""
         return {"--outages": self.outages, "--donors": self.donors}
 
     def read_donors(self, known: Columns, form: CsvFormat) -> Any:
-        """Return the rows that lend their values; None if no stressor needs any."""
+        """Return the donor rows; None if no stressor needs them."""
         return None if self.donors is None else read_rows(self.donors, known, form=form, ids=False).X
 
 
@@ -152,10 +152,10 @@ def evaluate(
     csv: opt.CsvOptions,
     loading: opt.LoadingOptions,
 ) -> None:
-    """Does exposure find the predictions that break under stress?
+    """Evaluate how well exposure ranks the predictions that break under stress.
 
-    And does it find them better than the model's confidence? The stress is held out: no certificate has seen it.
-    --score fds judges the paper's score instead, and --failure-modes are compared too.
+    It is compared with the model's confidence and other baselines. The stress is held out: no certificate uses it.
+    --score fds evaluates the paper's score instead, and --failure-modes are compared too.
 
     [bold]Examples[/bold]
 
@@ -173,35 +173,35 @@ def evaluate(
     declared = stressing.declare(context, form)
     audit = fg.open_audit(directory)
     loaded = loading.load(model)
-    known = columns.declare(field_names(loaded, audit.protocol), target)
-    given = read_rows(data, known, form=form)
-    certs = take_given(audit, given.ids)
-    held = None
+    table_columns = columns.declare(field_names(loaded, audit.protocol), target)
+    table = read_rows(data, table_columns, form=form)
+    certs = take_rows(audit, table.ids)
+    held_out = None
     if validation is not None:
-        found = read_rows(validation, known, form=form, ids=False)
-        held = found.X, found.labels
-    donors = stressing.read_donors(known, form)
-    known.check_dropped()
-    note_unlabelled(given.labels is not None, target, data)
+        validation_rows = read_rows(validation, table_columns, form=form, ids=False)
+        held_out = validation_rows.X, validation_rows.labels
+    donors = stressing.read_donors(table_columns, form)
+    table_columns.check_dropped()
+    note_unlabelled(table.labels is not None, target, data)
     with _show_status("evaluating"):
-        judged = fg.evaluate(
+        result = fg.evaluate(
             certs,
             loaded,
-            given.X,
-            given.labels,
-            validation=held,
+            table.X,
+            table.labels,
+            validation=held_out,
             stress=declared,
             baselines=fg.Baselines(random_orders, shap),
             by=score,
             modes=() if failure_modes is None else split_names(failure_modes),
             donors=donors,
-            ids=given.ids,
+            ids=table.ids,
             engine=engine,
             seed=stressing.seed,
         )
-    text = judged.to_text()
+    text = result.to_text()
     say(text)
-    save_result(judged, out_files, text)
+    save_result(result, out_files, text)
 
 
 def labels(
@@ -221,7 +221,7 @@ def labels(
     """Label the confident predictions that break under stress.
 
     The stress is random loss of evidence, or your own recorded outages. These labels are held out: no certificate and
-    no score uses them. Other commands take them by --stress.
+    no score uses them. Other commands read them with --stress.
 
     [bold]Examples[/bold]
 
@@ -237,17 +237,17 @@ def labels(
     plan_results(out_files, TABLE_SUFFIXES, {"--model": model, "--data": data, **stressing.inputs})
     form = csv.form(data, stressing.outages, stressing.donors)
     declared = stressing.declare(context, form)
-    loaded, pi, given = load_inputs(model, protocol, data, form, target, columns, loading, rows)
+    loaded, pi, table = load_inputs(model, protocol, data, form, target, columns, loading, rows)
     donors = stressing.read_donors(columns.declare(field_names(loaded, pi), target), form)
     with _show_status("stressing"):
-        found = fg.label_brittle(loaded, given.X, pi, declared, ids=given.ids, donors=donors)
-        independent = fg.label_brittle(loaded, given.X, pi, declared.independent(), ids=given.ids, donors=donors)
-    for name, count in found.counts().items():
+        brittle = fg.label_brittle(loaded, table.X, pi, declared, ids=table.ids, donors=donors)
+        independent = fg.label_brittle(loaded, table.X, pi, declared.independent(), ids=table.ids, donors=donors)
+    for name, count in brittle.counts().items():
         say(f"{count:8d}  {name}")
-    ceiling = label_noise_ceiling(found, independent)
-    shown = f"{ceiling.auroc:.3f}" if ceiling.state == DEFINED else ceiling.state
-    say(f"Label-noise ceiling (AUROC of independent draws): {shown}")
-    save_result(found, out_files)
+    ceiling = label_noise_ceiling(brittle, independent)
+    ceiling_text = f"{ceiling.auroc:.3f}" if ceiling.state == DEFINED else ceiling.state
+    say(f"Label-noise ceiling (AUROC of independent draws): {ceiling_text}")
+    save_result(brittle, out_files)
 
 
 def _show_status(what: str) -> AbstractContextManager[Any]:
@@ -270,7 +270,7 @@ def missing(
         ),
     ] = None,
     together: Annotated[
-        int, option("--together N", "Also hide up to N fields at once, where no --sets are named.", min=1, max=5)
+        int, option("--together N", "Also hide up to N fields at once, if --sets is not given.", min=1, max=5)
     ] = 1,
     conditional: Annotated[
         bool, option("--conditional", "Take values from the nearest rows of --train, not from the catalogue.")
@@ -279,7 +279,7 @@ def missing(
     out_files: Annotated[list[Path] | None, opt.results(".json", ".txt", *TABLE_SUFFIXES, *opt.PICTURES)] = None,
     most_sets: Annotated[
         int,
-        option("--most-sets N", "The most sets of two, of three, ... fields.", min=1, panel=opt.RUNNING),
+        option("--most-sets N", "At most N sets of each size from two fields on.", min=1, panel=opt.RUNNING),
     ] = 20,
     draws: opt.Draws = None,
     markers: opt.Markers = None,
@@ -290,10 +290,10 @@ def missing(
     csv: opt.CsvOptions,
     loading: opt.LoadingOptions,
 ) -> None:
-    """Can p_change be relied on?
+    """Evaluate how reliable p_change is.
 
-    Hides each field in turn, decides, and compares with the decision on the full row. Says how many decisions
-    change, how many were expected to, and how well p_change tells which. DATA are rows that were not used in
+    Hides each field in turn, decides, and compares with the decision on the full row. Reports how many decisions
+    change, how many changes were expected, and how well p_change ranks them. DATA are rows that were not used in
     training; without --protocol one is fitted on --train.
 
     [bold]Examples[/bold]
@@ -306,14 +306,14 @@ def missing(
     """
     if protocol is None and train is None:
         raise DataError(
-            "decisions without fields need a protocol; name one with --protocol, or training rows by --train"
+            "decisions with hidden fields need a protocol; name one with --protocol, or training rows with --train"
         )
     if train is not None and protocol is not None and not conditional:
         raise DataError("--train has no effect with --protocol unless --conditional is given; leave out --train")
     if conditional and train is None:
         raise DataError("--conditional takes values from training rows; name them with --train")
     if sets is not None and is_given(context, "together"):
-        raise DataError("--sets says which fields to hide together; leave out --together or leave out --sets")
+        raise DataError("--sets names the fields to hide together; leave out --together or leave out --sets")
     if sets is None:
         refuse_without("a log of outages in --sets", context, "markers")
     inputs: dict[str, str | Path | None] = {"MODEL": model, "DATA": data, "--protocol": protocol, "--train": train}
@@ -321,14 +321,14 @@ def missing(
     form = csv.form(data, train, sets)
     loaded = loading.load(model)
     declared = None if protocol is None else load_protocol(protocol)
-    known = columns.declare(field_names(loaded, declared), target)
-    given = read_rows(data, known, rows=rows, form=form)
-    training = None if train is None else read_rows(train, known, form=form, ids=False).X
-    known.check_dropped()
-    note_unlabelled(given.labels is not None, target, data)
-    found = fg.evaluate_missing(
+    table_columns = columns.declare(field_names(loaded, declared), target)
+    table = read_rows(data, table_columns, rows=rows, form=form)
+    training = None if train is None else read_rows(train, table_columns, form=form, ids=False).X
+    table_columns.check_dropped()
+    note_unlabelled(table.labels is not None, target, data)
+    result = fg.evaluate_missing(
         loaded,
-        given.X,
+        table.X,
         declared or fg.Protocol.fit(loaded, training),
         sets=None if sets is None else read_sets(sets, markers, form),
         together=together,
@@ -336,12 +336,12 @@ def missing(
         training=training if conditional else None,
         conditional=conditional,
         draws=draws or MOST_TRIED,
-        ids=given.ids,
+        ids=table.ids,
         engine=engine,
     )
-    text = found.to_text(top)
+    text = result.to_text(top)
     say(text)
-    save_result(found, out_files, text)
+    save_result(result, out_files, text)
 
 
 def read_sets(path: Path, markers: str | None, form: CsvFormat) -> Any:
@@ -355,8 +355,8 @@ def read_sets(path: Path, markers: str | None, form: CsvFormat) -> Any:
     except ValueError as error:
         raise DataError(f"--sets {path} is not valid JSON: {error}") from error
     lists = isinstance(document, list) and all(
-        isinstance(each, list) and all(isinstance(name, str) for name in each) for each in document
+        isinstance(entry, list) and all(isinstance(name, str) for name in entry) for entry in document
     )
     if not lists:
-        raise DataError(f'--sets {path} must hold a list of lists of fields, such as [["age"], ["age", "income"]]')
+        raise DataError(f'--sets {path} must contain a list of lists of fields, such as [["age"], ["age", "income"]]')
     return document

@@ -1,4 +1,4 @@
-"""`fragility gate` and `fragility gate init`: may this model go on, by the rules that were declared for it?"""
+"""`fragility gate` and `fragility gate init`: check audits by declared rules, and derive such rules."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def gate(
 ) -> None:
     """Check an audit by declared rules, for use in CI.
 
-    It is judged alone, or against an earlier audit. With audits of several models that differ only by being trained
-    again (several DIR, --against and --stress, one for each), the verdict is about the way they are trained, and
-    not about two single models.
+    The audit is judged alone, or against an earlier audit. With audits of several models that differ only by being
+    trained again (several DIR, --against and --stress, one for each), the verdict is about the training procedure and
+    not about single models.
 
-    A rule passes or fails if the rows at hand show it with the declared confidence, and is inconclusive otherwise.
+    A rule passes or fails if the audited rows show it with the declared confidence, and is inconclusive otherwise.
 
     Exit code 0: no rule failed. 1: a rule failed, or with --strict is inconclusive. 2: it could not be checked.
 
@@ -74,7 +74,7 @@ def gate(
     declared = fg.Gate.load(rules)
     audits = [fg.open_audit(directory) for directory in directories]
     columns = [rule.by for rule in declared.rules if rule.by not in (None, "predicted")]
-    found = declared.check(
+    result = declared.check(
         audits,
         [fg.open_audit(directory) for directory in against] if against else None,
         rows=None
@@ -85,9 +85,9 @@ def gate(
         stress=[read_stress_labels(path, form) for path in stress] if stress else None,
         stress_against=[read_stress_labels(path, form) for path in stress_against] if stress_against else None,
     )
-    out().print(escape(found.to_text()))
-    save_result(found, out_files)
-    if found.outcome == "fail" or (strict and found.outcome == "inconclusive"):
+    out().print(escape(result.to_text()))
+    save_result(result, out_files)
+    if result.outcome == "fail" or (strict and result.outcome == "inconclusive"):
         raise typer.Exit(EXIT_CLAIM_FAILED)
 
 
@@ -97,10 +97,10 @@ def init(
     allowance: opt.Allowance = None,
     min_confidence: opt.MinConfidence = None,
 ) -> None:
-    """Write the rules of a gate from a good audit, for later audits to be checked by.
+    """Derive the rules of a gate from a good audit, to check later audits with.
 
-    Limits are those that the audit keeps to; with --allowance the rules compare with an earlier audit instead. One
-    audit cannot tell how far retrained models differ: limits from at least three audits of them cover that too.
+    The audit itself keeps to the limits; with --allowance the rules compare with an earlier audit instead. One audit
+    cannot show how far retrained models differ: limits from at least three audits of them cover that too.
 
     [bold]Examples[/bold]
 
@@ -112,8 +112,8 @@ def init(
     """
     checked_suffix(out_file, (".toml",))
     plan_files({"--out": out_file}, {})
-    given = directories[0] if len(directories) == 1 else directories
-    derived = fg.Gate.derive(given, allowance=allowance, min_confidence=min_confidence)
+    audits = directories[0] if len(directories) == 1 else directories
+    derived = fg.Gate.derive(audits, allowance=allowance, min_confidence=min_confidence)
     names = ", ".join(directory.name for directory in directories)
     noun = "the audit" if len(directories) == 1 else f"{len(directories)} audits,"
     derived.save(out_file, f"Derived from {noun} {names}; edit as needed.\nSee docs/guide/in-ci.md.")

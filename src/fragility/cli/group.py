@@ -1,9 +1,8 @@
-"""The commands that `fragility` lists: the product's own, then those of other installed packages; and their help.
+"""The commands that `fragility` lists: its own, then those of other installed packages; and their help.
 
-
-Other packages add commands as entry points of the group ``fragility.commands``: the entry point is named like
-the command, and its object is a ``typer.Typer``. It is imported when called, not to be listed, so that it costs the
-other commands nothing and a broken one breaks nothing but itself.
+Other packages add commands as entry points of the group ``fragility.commands``: the entry point has the name of the
+command, and its object is a ``typer.Typer``. It is imported when it is called, not when it is listed, so that it does
+not slow down other commands and a broken one affects only itself.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ ELSEWHERE = "From other packages"  # the last panel of `fragility --help`
 
 EXTENSIONS = "fragility.commands"
 
-# Commands of the paper's study, whose package stands beside this one: what the list says of them.
+# Help texts for the commands of the paper's study, a separate package.
 STUDY = {
     "study": "Reproduce the paper's study: run, status, tables, figures.",
     "bench": "Time certificates against one prediction pass, on this machine.",
@@ -39,7 +38,7 @@ class ExtensionError(FragilityError):
 
 
 class Command(TyperCommand):
-    """A command whose help fits a screen: the options that most people need; `--help-all` shows all, by panel."""
+    """A command whose `--help` shows the options that most people need; `--help-all` shows all options, by panel."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         console = Console(highlight=False, emoji=False)
@@ -57,19 +56,19 @@ class Command(TyperCommand):
                 grid = Table.grid(padding=(0, 2), expand=True)
                 grid.add_column(no_wrap=True)
                 grid.add_column(ratio=1)
-                for name, told in rows:
-                    grid.add_row(f"[bold cyan]{escape(name)}[/bold cyan]", told)
+                for name, help_text in rows:
+                    grid.add_row(f"[bold cyan]{escape(name)}[/bold cyan]", help_text)
                 console.print(Panel(grid, title=title, title_align="left", border_style="dim"))
             for line in [*self._list_related(ctx), *self._mention_others(ctx)]:
                 console.print(line)
         formatter.write(captured.get())
 
     def _list_paragraphs(self) -> list[str]:
-        """Return the paragraphs of the help, without the line breaks of the docstring; examples are paragraphs."""
+        """Return the paragraphs of the help, each on one line; every example is a paragraph."""
         return [" ".join(paragraph.split()) for paragraph in (self.help or "").split("\n\n")]
 
     def _list_panels(self, ctx: Any) -> dict[str, list[tuple[str, str]]]:
-        """Return what to show, by panel: names with their help."""
+        """Return the arguments and options to show by panel, with their help."""
         panels: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
         for param in self.get_params(ctx):
             if param.param_type_name == "argument":
@@ -87,7 +86,7 @@ class Command(TyperCommand):
         return [f"{others} more options: [bold]{ctx.command_path} --help-all[/bold]"]
 
     def _list_related(self, ctx: Any) -> list[str]:
-        """Say which commands of two words begin with this one's name."""
+        """Return a line for each command of two words that begins with this one's name."""
         siblings = getattr(getattr(ctx.parent, "command", None), "commands", {})
         return [
             f"[bold]fragility {name}[/bold]: {(command.help or '').splitlines()[0]}"
@@ -97,7 +96,7 @@ class Command(TyperCommand):
 
 
 def describe_parameter(param: Any) -> tuple[str, str]:
-    """Return what stands for an argument or option, and its help with the default."""
+    """Return an argument or option as it is typed, and its help with the default."""
     if param.param_type_name == "argument":
         return str(param.metavar or param.name.upper()), param.help or ""
     value = "" if param.is_flag else f" {param.metavar or 'N'}"
@@ -110,16 +109,16 @@ def describe_parameter(param: Any) -> tuple[str, str]:
 
 
 class Commands(TyperGroup):
-    """The group of all commands; an extension cannot replace one of the product."""
+    """The group of all commands; an extension cannot replace a command of fragility."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        own = super().list_commands(ctx)
-        return [*own, *(name for name in _find_extensions() if name not in own)]
+        names = super().list_commands(ctx)
+        return [*names, *(name for name in _find_extensions() if name not in names)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        own = super().get_command(ctx, cmd_name)
-        found = _find_extensions().get(cmd_name)
-        return own if own is not None or found is None else _describe_unloaded(found)
+        command = super().get_command(ctx, cmd_name)
+        entry = _find_extensions().get(cmd_name)
+        return command if command is not None or entry is None else _describe_unloaded(entry)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         two_words = " ".join(args[:2])
@@ -130,45 +129,45 @@ class Commands(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def load_extension(self, name: str) -> None:
-        """Put an extension's command in its place; nothing happens for the product's own and unknown names."""
+        """Import an extension's command; do nothing for fragility's own and unknown names."""
         if name in self.commands:
             return
-        found = _find_extensions().get(name)
-        if found is not None:
-            self.commands[name] = _load_command(found)
+        entry = _find_extensions().get(name)
+        if entry is not None:
+            self.commands[name] = _load_command(entry)
         elif name in STUDY:
             raise ExtensionError(
-                f"`fragility {name}` belongs to the paper's study, a package of its own that is not installed; "
+                f"`fragility {name}` belongs to the paper's study, a separate package that is not installed; "
                 "in a checkout of fragility, run `pip install ./paper`"
             )
 
     def load_extensions(self) -> None:
-        """Load every extension, for whoever lists options."""
+        """Load every extension, to list its options."""
         for name in _find_extensions():
             self.load_extension(name)
 
 
 def _find_extensions() -> dict[str, EntryPoint]:
-    return {found.name: found for found in sorted(entry_points(group=EXTENSIONS), key=lambda found: found.name)}
+    return {entry.name: entry for entry in sorted(entry_points(group=EXTENSIONS), key=lambda entry: entry.name)}
 
 
-def _describe_unloaded(found: EntryPoint) -> TyperCommand:
-    """What the list shows of a command that is not loaded yet."""
-    source = f"From the package {found.dist.name}." if found.dist else "From another package."
-    return TyperCommand(name=found.name, help=STUDY.get(found.name, source), rich_help_panel=ELSEWHERE)
+def _describe_unloaded(entry: EntryPoint) -> TyperCommand:
+    """Return a placeholder for the list, for a command that is not loaded yet."""
+    source = f"From the package {entry.dist.name}." if entry.dist else "From another package."
+    return TyperCommand(name=entry.name, help=STUDY.get(entry.name, source), rich_help_panel=ELSEWHERE)
 
 
-def _load_command(found: EntryPoint) -> Any:
+def _load_command(entry: EntryPoint) -> Any:
     try:
-        app = found.load()
+        app = entry.load()
         if not isinstance(app, typer.Typer):
-            raise TypeError(f"{found.value} is a {type(app).__name__}, expected a typer.Typer")
+            raise TypeError(f"{entry.value} is a {type(app).__name__}, expected a typer.Typer")
         command = typer.main.get_command(app)
-        command.name = found.name
+        command.name = entry.name
         return command
-    except Exception as error:  # whatever an import may raise
-        source = f"{found.dist.name} {found.dist.version}" if found.dist else "another package"
+    except Exception as error:  # an import may raise anything
+        source = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "another package"
         raise ExtensionError(
-            f"`fragility {found.name}` comes from {source}, which cannot be loaded "
+            f"`fragility {entry.name}` comes from {source}, which cannot be loaded "
             f"({name_error(error)}); reinstall or remove that package"
         ) from error

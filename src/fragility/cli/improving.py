@@ -1,4 +1,4 @@
-"""`fragility reliability` and `harden`: which field to make reliable first, and a model that rests on more of them."""
+"""`fragility reliability` and `harden`: rank fields by the decisions they cost, and train a less fragile model."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from fragility.cli.terminal import note, out, say
 from fragility.pages.results import TABLE_SUFFIXES
 
 FORMS = (".json", ".txt", *TABLE_SUFFIXES, *opt.PICTURES)  # of failure probabilities
-SUBSETS = 4096  # quasi-random, per row, where a failure probability is not exact
+SUBSETS = 4096  # quasi-random subsets per row, if a failure probability is not exact
 VALIDATION_SHARE = 0.2
-MOST_TRAINING_ROWS = 2000  # compared on where no other rows are given
+MOST_TRAINING_ROWS = 2000  # to compare models on, if no test rows are given
 
 
 def reliability(
@@ -52,7 +52,7 @@ def reliability(
         int | None,
         option(
             "--observations N",
-            "Take fields to fail independently, as often as a log of outages says of N observations.",
+            "Assume that fields fail independently, as often as the log of outages records in N observations.",
             min=1,
             panel=opt.RUNNING,
         ),
@@ -65,7 +65,7 @@ def reliability(
     csv: opt.CsvOptions,
     loading: opt.LoadingOptions,
 ) -> None:
-    """How many decisions outages cost, and which field to mend first.
+    """Estimate how many decisions outages cost, and which field to make reliable first.
 
     Exact for tree ensembles and linear models, and for every model with a log of outages.
 
@@ -83,12 +83,12 @@ def reliability(
     plan_results(out_files, FORMS, {"--model": model, "--data": data, "--rates": log})
     form = csv.form(data, log)
     declared = read_rates(rates, log, markers, observations, form)
-    loaded, pi, given = load_inputs(model, protocol, data, form, target, columns, loading, rows)
+    loaded, pi, table = load_inputs(model, protocol, data, form, target, columns, loading, rows)
     draws = draws or SUBSETS
-    found = fg.assess_reliability(loaded, given.X, pi, declared, ids=given.ids, engine=engine, draws=draws, seed=seed)
-    text = found.to_text(top)
+    result = fg.assess_reliability(loaded, table.X, pi, declared, ids=table.ids, engine=engine, draws=draws, seed=seed)
+    text = result.to_text(top)
     say(text)
-    save_result(found, out_files, text)
+    save_result(result, out_files, text)
 
 
 def harden(
@@ -104,7 +104,7 @@ def harden(
         float | None,
         option(
             "--rate R",
-            "How often a group is lost in a copy of a row. (default 0.2; with --outages 1: an event per copy)",
+            "How often a group is lost in a copy of a row. (default 0.2; with --outages 1, one event per copy)",
             min=0.0,
             max=1.0,
         ),
@@ -113,7 +113,7 @@ def harden(
         float | None,
         option(
             "--max-loss LOSS",
-            "Choose the rate: the largest of 0.05 to 0.4 that loses at most this of --metric on a fifth of --train.",
+            "Choose the largest rate from 0.05 to 0.4 that lowers --metric by at most LOSS on a fifth of --train.",
             min=0.0,
         ),
     ] = None,
@@ -121,17 +121,17 @@ def harden(
     outages: opt.Outages = None,
     protocol: opt.SomeProtocol = None,
     metric: Annotated[
-        str, option("--metric NAME", "What --max-loss speaks of: a scikit-learn scorer.", panel=opt.COPIES)
+        str, option("--metric NAME", "The scikit-learn scorer for --max-loss.", panel=opt.COPIES)
     ] = "roc_auc",
     copies: Annotated[int, option("--copies N", "Degraded copies of each row.", min=1, panel=opt.COPIES)] = 1,
     kind: Annotated[
-        str, option("--kind NAME", "What happens to a copy: mask, attenuate or outages.", panel=opt.COPIES)
+        str, option("--kind NAME", "How copies are degraded: mask, attenuate or outages.", panel=opt.COPIES)
     ] = "mask",
     copy_weight: Annotated[
         float | None,
         option(
             "--copy-weight SHARE",
-            "Share of a row's weight that its copies carry. (default half; with M modes M / (1 + M))",
+            "Share of a row's weight that goes to its copies. (default half; with M modes M / (1 + M))",
             min=0.0,
             max=1.0,
             panel=opt.COPIES,
@@ -144,11 +144,11 @@ def harden(
     columns: opt.ColumnOptions,
     csv: opt.CsvOptions,
 ) -> None:
-    """Train a model again so that it rests on more of its evidence.
+    """Train a model again so that it relies on more of its evidence.
 
-    It learns from the rows and from copies of them in which groups of evidence are lost (or wrong, with
-    --failure-modes), which share their weight. What comes out is a model of the same kind, deployed and audited as
-    before; what that did is shown on --test.
+    The training rows are augmented by copies in which groups of evidence are lost (or wrong, with --failure-modes); a
+    row and its copies share its weight. The result is a model of the same kind, deployed and audited as before; both
+    models are compared on --test.
 
     [bold]Examples[/bold]
 
@@ -168,27 +168,27 @@ def harden(
     loaded = fg.load_model(model, trust=trust)
     check_storable(check_hardenable(loaded), out_file)
     finished = None if protocol is None else load_protocol(protocol)
-    known = columns.declare(field_names(loaded, finished), target)
-    rows = read_rows(train, known, form=form, ids=False)
+    table_columns = columns.declare(field_names(loaded, finished), target)
+    rows = read_rows(train, table_columns, form=form, ids=False)
     labels = require_labels(rows, target, train)
     tested = None
     if test is not None:
-        tested = read_rows(test, known, form=form)
+        tested = read_rows(test, table_columns, form=form)
         note_unlabelled(tested.labels is not None, target, test)
-    known.check_dropped()
+    table_columns.check_dropped()
     declared = finished or fg.Protocol.fit(loaded, rows.X, **evidence.settings())
     log = None if outages is None else read_outages(outages, markers, form)
-    named = tuple(split_names(failure_modes))
+    modes = tuple(split_names(failure_modes))
     how: dict[str, Any] = {"copies": copies, "kind": kind if log is None else "outages", "outages": log, "seed": seed}
-    how |= {"modes": named, "copy_weight": copy_weight}
+    how |= {"modes": modes, "copy_weight": copy_weight}
     if max_loss is not None:
         rate = _choose_rate(loaded, rows, max_loss, metric, protocol=declared, engine=engine, **how)
     started = time.perf_counter()
     hardened = fg.harden(loaded, rows.X, labels, protocol=declared, rate=rate, **how)
     seconds = time.perf_counter() - started
-    _print_effect(loaded, hardened, declared, rows, tested or _draw_training_rows(rows, seed), engine, named)
+    _print_effect(loaded, hardened, declared, rows, tested or _draw_training_rows(rows, seed), engine, modes)
     count = len(rows.X)
-    out().print(f"trained on {count} rows and {count * max(copies, len(named))} degraded copies in {seconds:.1f} s")
+    out().print(f"trained on {count} rows and {count * max(copies, len(modes))} degraded copies in {seconds:.1f} s")
     save_model(hardened, out_file)
     note(f"written to {out_file}")
     note(f"next: fragility audit {out_file} DATA --train {train} --target {target} --out audit-hardened/")
@@ -204,13 +204,13 @@ def _check_options(context: typer.Context, kind: str, has_log: bool) -> None:
     if kind == "outages" and not has_log:
         raise DataError("--kind outages needs recorded outages; name them with --outages")
     if has_log and is_given(context, "kind") and kind != "outages":
-        raise DataError(f"--outages trains against recorded outages, and --kind says {kind}; leave out one of them")
+        raise DataError(f"--outages trains against recorded outages, but --kind is {kind}; leave out one of them")
     if not has_log:
         refuse_without("--outages", context, "markers")
 
 
 def _choose_rate(model: fg.Model, rows: AuditRows, max_loss: float, metric: str, **how: Any) -> float:
-    """Return the largest rate that a part of the training rows, set aside, allows; print what each rate does."""
+    """Return the largest rate that keeps to the loss on held-out training rows; print the effect of each rate."""
     from sklearn.model_selection import train_test_split
 
     try:
@@ -224,17 +224,17 @@ def _choose_rate(model: fg.Model, rows: AuditRows, max_loss: float, metric: str,
     out().print(escape(choice.to_text()) + "\n")
     if choice.rate == 0.0:
         raise DataError(
-            f"no rate loses at most {max_loss:g} of {metric} on the validation rows, so nothing was written; "
+            f"every rate lowers {metric} by more than {max_loss:g} on the validation rows, so nothing was written; "
             "raise --max-loss, or name a --rate"
         )
     return choice.rate
 
 
 def _draw_training_rows(rows: AuditRows, seed: int) -> AuditRows:
-    chosen = rows.X.sample(min(len(rows.X), MOST_TRAINING_ROWS), random_state=seed).index
-    note(f"compared on {len(chosen)} training rows, which both models have seen; name others with --test")
+    index = rows.X.sample(min(len(rows.X), MOST_TRAINING_ROWS), random_state=seed).index
+    note(f"compared on {len(index)} training rows, which both models have seen; name others with --test")
     assert rows.labels is not None
-    return AuditRows(rows.X.loc[chosen], None, rows.labels.loc[chosen])
+    return AuditRows(rows.X.loc[index], None, rows.labels.loc[index])
 
 
 def _print_effect(
@@ -246,7 +246,7 @@ def _print_effect(
     engine: str,
     modes: tuple[str, ...],
 ) -> None:
-    """Print both models side by side, each under its own protocol and under the other's."""
+    """Print a comparison of both models, each under its own protocol and under the other's."""
     from fragility.analysis.hardening.assessment import HardeningEffect, assess_model, assess_transfer
     from fragility.analysis.hardening.training import refit_protocol
 

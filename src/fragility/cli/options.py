@@ -31,11 +31,11 @@ KEYWORD = inspect.Parameter.KEYWORD_ONLY
 TABLES = "Tables"
 LOADING = "Loading the model"
 PROTOCOL = "Declaring a protocol"
-CERTIFICATES = "What else certificates say"
+CERTIFICATES = "Further content of certificates"
 RUNNING = "Running it"
 SERVING = "Answering requests"
-ADDED = "What else to add"
-STATED = "What it states"
+ADDED = "Further content"
+STATED = "Statements"
 STRESSING = "The stress"
 PROOFS = "Proofs and signatures"
 COPIES = "Degraded copies"
@@ -45,7 +45,7 @@ REPLAYING = "Replaying a table"
 def option(
     declared: str, help: str, min: float | None = None, max: float | None = None, panel: str | None = None
 ) -> Any:
-    """Return an option, declared as help shows it: its flags, then what stands for its value."""
+    """Return an option, declared as help shows it: its flags, then the name of its value."""
     flags = [word for word in declared.split() if word.startswith("-")]
     value = " ".join(word for word in declared.split() if not word.startswith("-"))
     return typer.Option(*flags, metavar=value or None, help=help, min=min, max=max, rich_help_panel=panel)
@@ -67,13 +67,13 @@ RATES_HELP = (
     "of outages."
 )
 
-# --- what a command works on --------------------------------------------------------------------------------
+# --- inputs and outputs -------------------------------------------------------------------------------------
 
 MODEL = option("--model MODEL", MODEL_HELP)
 DATA = option("--data DATA", DATA_HELP)
 TRAIN = option("--train TRAIN", "The rows that the model was trained on.")
 PROTOCOL_FILE = option("--protocol PROTOCOL", PROTOCOL_HELP)
-TARGET = option("--target COL", "The label column, kept away from the model.")
+TARGET = option("--target COL", "The label column, which the model does not see.")
 ROW = option("--row ID", "The id of a row.")
 RATES = option("--rates FILE|R", RATES_HELP)
 OUT_FOLDER = option("--out DIR", "The folder to write.")
@@ -91,7 +91,7 @@ SomeRow = Annotated[str | None, ROW]
 SomeRates = Annotated[str | None, RATES]
 Target = Annotated[str | None, TARGET]
 Id = Annotated[
-    str | None, option("--id COL", "The column with row ids. (default: the index that pandas stored, else row numbers)")
+    str | None, option("--id COL", "The column with row ids. (default: an index stored by pandas, else row numbers)")
 ]
 RowRange = Annotated[
     str | None, option("--rows N|A:B", "Only the first N rows, or rows A to B-1, counted from 0.", panel=TABLES)
@@ -100,7 +100,7 @@ Trust = Annotated[
     bool, option("--trust", "Load files that can run code when opened (.joblib, .pkl, unknown types in .skops).")
 ]
 
-# --- what else it reads -------------------------------------------------------------------------------------
+# --- further inputs -----------------------------------------------------------------------------------------
 
 Labels = Annotated[Path | None, option("--labels FILE", "A table with the true classes, in the column --target.")]
 STRESS = option("--stress FILE", "Held-out labels, as `fragility evaluate labels` writes them.")
@@ -114,11 +114,11 @@ Parities = Annotated[
 ]
 Reliability = Annotated[
     Path | None,
-    option("--reliability FILE", "What `fragility reliability` wrote about the audited rows (JSON).", panel=ADDED),
+    option("--reliability FILE", "The result of `fragility reliability` on the audited rows (JSON).", panel=ADDED),
 ]
 Values = Annotated[
     bool,
-    option("--values", "Keep the values of rows in a comparison's examples, not field names alone.", panel=ADDED),
+    option("--values", "Keep the values of rows in a comparison's examples, not only field names.", panel=ADDED),
 ]
 Outages = Annotated[
     Path | None,
@@ -134,23 +134,23 @@ Markers = Annotated[
     ),
 ]
 KEY = option("--key KEY", "A private key, as `fragility sign keys` writes it.")
-PublicKey = Annotated[Path | None, option("--public-key PUB", "The public key of whoever signed.")]
+PublicKey = Annotated[Path | None, option("--public-key PUB", "The public key of the signer.")]
 
-# --- how -----------------------------------------------------------------------------------------------------
+# --- settings -----------------------------------------------------------------------------------------------------
 
-Engine = Annotated[str, option("--engine NAME", "auto, or the engine to insist on (blackbox).", panel=RUNNING)]
+Engine = Annotated[str, option("--engine NAME", "auto, or the name of an engine, such as blackbox.", panel=RUNNING)]
 MinConfidence = Annotated[
     float | None,
     option(
         "--min-confidence C",
-        "Where a prediction counts as confident. (default: as the protocol declares; 0.9 in a new one)",
+        "Confidence from which a prediction counts as confident. (default: the protocol's; 0.9 in a new one)",
         min=0.0,
         max=1.0,
     ),
 ]
 ByColumns = Annotated[
     list[str] | None,
-    option("--by COL", "Shares by a column: its values, bands (age:25,40,60) or so many (age:q5). May be repeated."),
+    option("--by COL", "Shares by a column: its values, bands (age:25,40,60) or quantiles (age:q5). May be repeated."),
 ]
 Score = Annotated[
     str,
@@ -187,43 +187,43 @@ Port = Annotated[
         max=65535,
     ),
 ]
-Author = Annotated[str | None, option("--author NAME", "Who makes it.", panel=STATED)]
-Purpose = Annotated[str | None, option("--purpose TEXT", "What it is made for.", panel=STATED)]
+Author = Annotated[str | None, option("--author NAME", "The author to state.", panel=STATED)]
+Purpose = Annotated[str | None, option("--purpose TEXT", "The purpose to state.", panel=STATED)]
 Date = Annotated[
-    str | None, option("--date DATE", "The date to state; none is looked up, so bytes repeat.", panel=STATED)
+    str | None, option("--date DATE", "The date to state. (default none, so that bytes repeat)", panel=STATED)
 ]
 
 
 def results(*suffixes: str) -> Any:
-    """Return the option by which results go out, in the forms that a command can write."""
+    """Return the option --out of a command, with the forms that it can write."""
     forms = f"{', '.join(suffixes[:-1])} or {suffixes[-1]}" if len(suffixes) > 1 else suffixes[0]
-    return option("--out FILE", f"Write the result, in the form that its suffix names: {forms}. May be repeated.")
+    return option("--out FILE", f"Write the result in the format of the suffix: {forms}. May be repeated.")
 
 
 PICTURES = (".png", ".svg", ".pdf")
 
 
 def is_given(context: typer.Context, name: str) -> bool:
-    """Whether the user typed the option, be it with its default value."""
+    """Return whether the user typed the option, even with its default value."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
 
 
 def _list_given(context: typer.Context, names: Iterable[str]) -> list[tuple[str, str]]:
-    """Return (name, flag) of those options that the user typed."""
+    """Return (name, flag) of the options that the user typed."""
     flags = {parameter.name: parameter.opts[0] for parameter in context.command.params}
     return [(name, flags[name]) for name in names if is_given(context, name)]
 
 
-# Silently ignoring an option would be worse than refusing it.
+# An option is never ignored silently: if it has no effect, it is refused.
 def refuse_declared(context: typer.Context, by: str, names: Iterable[str]) -> None:
-    """Refuse options that say what `by` already declares."""
+    """Refuse options that declare what `by` already declares."""
     for name, flag in _list_given(context, names):
         raise ProtocolError(f"{by} already declares the {name.replace('_', ' ')}; leave out {flag} or leave out {by}")
 
 
 def refuse_beside(context: typer.Context, reason: str, names: Iterable[str]) -> None:
-    """Refuse options that do not go together with what else was given."""
+    """Refuse options that do not go together with other options."""
     for _, flag in _list_given(context, names):
         raise DataError(f"{flag} {reason}; leave it out")
 
@@ -256,9 +256,9 @@ class CsvOptions:
         """Return the format of a command's tables; refuse these options if none of them is a CSV file."""
         from fragility.tables.formats import CsvFormat
 
-        given = [f"--{each.name}" for each in fields(self) if getattr(self, each.name) is not None]
-        if given and not any(table is not None and is_csv(table) for table in tables):
-            raise DataError(f"{given[0]} is for CSV files, and none was given; leave it out")
+        flags = [f"--{entry.name}" for entry in fields(self) if getattr(self, entry.name) is not None]
+        if flags and not any(table is not None and is_csv(table) for table in tables):
+            raise DataError(f"{flags[0]} is for CSV files, but none was given; leave it out")
         separator = "\t" if self.separator in ("tab", "\\t") else self.separator  # a tab is hard to type in a shell
         for flag, value in (("--separator", separator), ("--decimal", self.decimal)):
             if value is not None and len(value) != 1:
@@ -266,14 +266,14 @@ class CsvOptions:
         try:
             codecs.lookup(self.encoding or "utf-8")
         except LookupError as error:
-            known = "utf-8, latin-1, cp1252 and utf-16 are common ones"
-            raise DataError(f"--encoding {self.encoding} is not known; {known}") from error
+            common = "utf-8, latin-1, cp1252 and utf-16 are common ones"
+            raise DataError(f"--encoding {self.encoding} is not known; {common}") from error
         return CsvFormat(separator, self.encoding, self.decimal)
 
 
 @dataclass(frozen=True)
 class ColumnOptions:
-    """Which columns are no fields of the model, beside the label."""
+    """Columns of a table that are not fields of the model, besides the label."""
 
     id_column: Id = None
     drop: Annotated[
@@ -308,7 +308,7 @@ class LoadingOptions:
     ] = None
 
     def load(self, model: str) -> fg.Model:
-        """Load a model; `0,1` are classes of integers, because that is what a model with such classes holds."""
+        """Load a model; the labels `0,1` are read as integers, as models with such classes store them."""
         output: Any = self.returns
         if self.classes is None:
             return fg.load_model(model, trust=self.trust, output=output)
@@ -324,7 +324,7 @@ class LoadingOptions:
 
 @dataclass(frozen=True)
 class EvidenceOptions:
-    """What a protocol takes for evidence, and what replaces it."""
+    """The evidence groups of a protocol, and the values that replace lost evidence."""
 
     groups: Annotated[
         str,
@@ -336,24 +336,26 @@ class EvidenceOptions:
     baseline_units: Annotated[
         str,
         option(
-            "--baseline-units NAME", "What the values of a --baseline file are in: raw or transformed.", panel=PROTOCOL
+            "--baseline-units NAME", "Units of the values in a --baseline file: raw or transformed.", panel=PROTOCOL
         ),
     ] = "raw"
     space: Annotated[
         str | None,
         option(
-            "--space NAME", "Replace evidence in the model's transformed columns or in the raw fields.", panel=PROTOCOL
+            "--space NAME",
+            "Replace evidence in transformed columns or in raw fields: transformed, raw.",
+            panel=PROTOCOL,
         ),
     ] = None
 
     def settings(self) -> dict[str, Any]:
-        """Return what `Protocol.fit` takes; it checks the words and names the choices."""
+        """Return the arguments of `Protocol.fit`, which checks them."""
         return asdict(self) | {"baseline": read_name_or_json(self.baseline, "--baseline")}
 
 
 @dataclass(frozen=True)
 class MarginOptions:
-    """How far a protocol removes evidence, and which margin and decision it looks at."""
+    """The depth, margin and decision of a protocol."""
 
     depth: Annotated[
         int | None,
@@ -366,8 +368,8 @@ class MarginOptions:
         float | None,
         option(
             "--smoothing A",
-            "Added to every probability before margins are computed. (default 1/T for a forest of T trees or "
-            "bagging, else 0)",
+            "A constant added to every probability before margins are computed. (default 1/T for a forest of T trees "
+            "or bagging, else 0)",
             panel=PROTOCOL,
         ),
     ] = None
@@ -376,17 +378,17 @@ class MarginOptions:
         float | None,
         option(
             "--threshold T",
-            "A class is predicted where its probability is at least T, not at one half.",
+            "Predict a class if its probability is at least T instead of one half.",
             panel=PROTOCOL,
         ),
     ] = None
     positive: Annotated[
         str | None,
-        option("--positive CLASS", "The class that --threshold speaks of; the second if absent.", panel=PROTOCOL),
+        option("--positive CLASS", "The class of --threshold. (default: the second)", panel=PROTOCOL),
     ] = None
 
     def settings(self, classes: Sequence[Any]) -> dict[str, Any]:
-        """Return what `Protocol.fit` takes for a model with these classes."""
+        """Return the arguments of `Protocol.fit` for a model with these classes."""
         decision: Any = self.threshold
         if self.positive is not None:
             if self.threshold is None:
@@ -395,25 +397,25 @@ class MarginOptions:
                 )
             label = next((label for label in classes if str(label) == self.positive), self.positive)
             decision = {"class": label, "threshold": self.threshold}
-        given = {"depth": self.depth, "reading": self.reading, "smoothing": self.smoothing, "decision": decision}
-        return given if self.min_confidence is None else given | {"min_confidence": self.min_confidence}
+        settings = {"depth": self.depth, "reading": self.reading, "smoothing": self.smoothing, "decision": decision}
+        return settings if self.min_confidence is None else settings | {"min_confidence": self.min_confidence}
 
 
 def list_options(*groups: Any) -> tuple[str, ...]:
     """Return the names of the options in groups."""
-    return tuple(each.name for group in groups for each in fields(group))
+    return tuple(entry.name for group in groups for entry in fields(group))
 
 
 def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command with one parameter per option: those of a group stand where the group stood."""
+    """Return a command with one parameter per option, in which each group is replaced by its options."""
     hints, parameters = get_type_hints(command, include_extras=True), []
     groups: dict[str, tuple[Any, list[str]]] = {}
     for parameter in inspect.signature(command).parameters.values():
         kind = hints[parameter.name]
         if is_dataclass(kind):
-            own = get_type_hints(kind, include_extras=True)
-            options = [inspect.Parameter(each.name, KEYWORD, default=each.default, annotation=own[each.name])
-                       for each in fields(kind)]  # fmt: skip
+            types = get_type_hints(kind, include_extras=True)
+            options = [inspect.Parameter(entry.name, KEYWORD, default=entry.default, annotation=types[entry.name])
+                       for entry in fields(kind)]  # fmt: skip
             groups[parameter.name] = kind, [option.name for option in options]
             parameters += options
         else:
@@ -422,10 +424,10 @@ def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
         parameters.append(inspect.Parameter("help_all", KEYWORD, default=False, annotation=HelpAll))
 
     @functools.wraps(command)
-    def run(*, help_all: bool = False, **given: Any) -> None:
+    def run(*, help_all: bool = False, **values: Any) -> None:
         for name, (kind, names) in groups.items():
-            given[name] = kind(**{option: given.pop(option) for option in names})
-        command(**given)
+            values[name] = kind(**{option: values.pop(option) for option in names})
+        command(**values)
 
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -436,20 +438,20 @@ def _has_panel(annotation: Any) -> bool:
     return any(getattr(info, "rich_help_panel", None) for info in getattr(annotation, "__metadata__", ()))
 
 
-def _print_all_help(context: typer.Context, wanted: bool) -> None:
-    if wanted:
+def _print_all_help(context: typer.Context, requested: bool) -> None:
+    if requested:
         context.meta[ALL_HELP] = True
         typer.echo(context.get_help())
         raise typer.Exit()
 
 
-ALL_HELP = "fragility.all_help"  # set in a context whose help is to show every panel
+ALL_HELP = "fragility.all_help"  # a key in a context's meta: show every panel of the help
 HelpAll = Annotated[
     bool,
     typer.Option("--help-all", help="Show all options, by panel.", is_eager=True, callback=_print_all_help),
 ]
 
-# --- what options name --------------------------------------------------------------------------------------
+# --- reading what options name ------------------------------------------------------------------------------
 
 
 def load_inputs(
@@ -458,11 +460,11 @@ def load_inputs(
 ) -> tuple[fg.Model, fg.Protocol, AuditRows]:  # fmt: skip
     """Load a model, a protocol and the rows that a command works on."""
     loaded, declared = loading.load(model), load_protocol(protocol)
-    known = columns.declare(field_names(loaded, declared), target)
-    given = read_rows(data, known, rows=rows, form=form)
-    known.check_dropped()
-    note_unlabelled(given.labels is not None, target, data)
-    return loaded, declared, given
+    table_columns = columns.declare(field_names(loaded, declared), target)
+    table = read_rows(data, table_columns, rows=rows, form=form)
+    table_columns.check_dropped()
+    note_unlabelled(table.labels is not None, target, data)
+    return loaded, declared, table
 
 
 def read_outages(path: Path, markers: str | None, form: CsvFormat) -> fg.Outages:
@@ -473,24 +475,24 @@ def read_outages(path: Path, markers: str | None, form: CsvFormat) -> fg.Outages
 
 
 def parse_markers(text: str | None) -> Any:
-    """`?,unknown,-9` or a JSON file; a word that is a number stands for both, since a file does not tell."""
+    """Parse `?,unknown,-9` or read a JSON file; a number is also matched as text, since files may store either."""
     if text is None:
         return None
     document = read_name_or_json(text, "--markers")
     if not isinstance(document, str):
         return document
-    found: list[object] = []
+    markers: list[object] = []
     for word in document.split(","):
-        found.append(None if word == "null" else word)
+        markers.append(None if word == "null" else word)
         try:
-            found.append(float(word))
+            markers.append(float(word))
         except ValueError:
             continue
-    return found
+    return markers
 
 
 def find_log(rates: str) -> Path | None:
-    """The log of outages that --rates names, None where it is a number or a JSON file."""
+    """Return the log of outages that --rates names; None if it is a number or a JSON file."""
     path = Path(rates)
     if _is_number(rates) or path.suffix.lower() == ".json":
         return None
@@ -500,7 +502,7 @@ def find_log(rates: str) -> Path | None:
 
 
 def read_rates(rates: str, log: Path | None, markers: str | None, observations: int | None, form: CsvFormat) -> Any:
-    """Return what --rates declares, as the library takes it."""
+    """Return the rates that --rates declares, in the form of the library."""
     if log is None:
         return float(rates) if _is_number(rates) else read_name_or_json(rates, "--rates")
     outages = read_outages(log, markers, form)
@@ -516,7 +518,7 @@ def _is_number(text: str) -> bool:
 
 
 def split_names(text: str) -> list[str]:
-    """`wrong, noisy` as names."""
+    """Split `wrong, noisy` into names."""
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
@@ -528,7 +530,7 @@ def load_protocol(path: Path) -> fg.Protocol:
 
 
 def parse_numbers(text: str | None, option: str) -> tuple[float, ...] | None:
-    """`0.5,1` as numbers."""
+    """Parse `0.5,1` as numbers."""
     if text is None:
         return None
     try:
@@ -538,7 +540,7 @@ def parse_numbers(text: str | None, option: str) -> tuple[float, ...] | None:
 
 
 def read_name_or_json(text: str, option: str) -> Any:
-    """A word stays a word; the name of a JSON file becomes its object."""
+    """Return the object in a JSON file if the text names one, else the text."""
     path = Path(text)
     if path.suffix.lower() != ".json" and not path.is_file():
         return text
@@ -549,5 +551,5 @@ def read_name_or_json(text: str, option: str) -> Any:
     except ValueError as error:
         raise DataError(f"{option} {path} is not valid JSON: {error}") from error
     if not isinstance(document, dict):
-        raise DataError(f"{option} {path} must hold a JSON object, got {type(document).__name__}")
+        raise DataError(f"{option} {path} must contain a JSON object, got {type(document).__name__}")
     return document

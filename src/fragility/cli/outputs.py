@@ -1,7 +1,7 @@
-"""What a command will write: checked before the work begins, and looked at again when it is interrupted.
+"""The outputs of a command: checked before the work begins, and inspected if it is interrupted.
 
-A command names its outputs here first. Whether something was written is then read from the disk, so that the sentence
-after Ctrl-C is true whatever the command was doing.
+A command registers its outputs here first. After Ctrl-C the disk is inspected, so that the message says correctly what
+was written, whatever the command was doing.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from fragility.cli.options import PICTURES, CsvOptions, LoadingOptions
 from fragility.cli.terminal import note
 from fragility.pages.results import checked_suffix
 
-# path -> how it looked when the command began
+# path -> its state when the command began
 _planned: dict[Path, object] = {}
 
 
 def forget_outputs() -> None:
-    """Begin a command: nothing is planned yet."""
+    """Forget the outputs of an earlier command."""
     _planned.clear()
 
 
 def plan_folder(folder: Path, *, consent: bool = False, option: str | None = None) -> None:
-    """Find out before the work, not after it, that an audit cannot be written to `folder`.
+    """Check, before the work, that an audit can be written to `folder`.
 
-    consent: an audit whose certificates are named by decisions of a review may be replaced; ``option`` gives consent.
+    consent: whether an audit that decisions of a review refer to may be replaced; ``option``: the flag for consent.
     """
-    _planned[folder] = _look(folder)  # first: whoever interrupts the slow import below is told the truth too
+    _planned[folder] = _look(folder)  # first, because the slow import below may be interrupted too
     from fragility.audits.folder import check_writable_folder
 
     check_writable_folder(folder)
@@ -41,7 +41,7 @@ def plan_folder(folder: Path, *, consent: bool = False, option: str | None = Non
         return
     try:
         store = Store.open_to_read(folder / STORE_FILE)
-    except StoreError:  # whatever it is, it is not ours to lose
+    except StoreError:  # a damaged store may still contain decisions
         entries = f"the decisions of {STORE_FILE}"
     else:
         count = store.last()
@@ -50,7 +50,7 @@ def plan_folder(folder: Path, *, consent: bool = False, option: str | None = Non
             return
         entries = f"{count} {'entry' if count == 1 else 'entries'} of {STORE_FILE}"
     remedy = f"choose another folder{f', or give {option} to replace it all the same' if option else ''}"
-    raise DataError(f"{folder} is under review: {entries} speak of the certificates that it holds now; {remedy}")
+    raise DataError(f"{folder} is under review: {entries} refer to the certificates in it; {remedy}")
 
 
 def plan_files(
@@ -59,17 +59,17 @@ def plan_files(
     *,
     own: str | None = None,
 ) -> None:
-    """Check the files a command is to write (option -> file or files) against the disk, each other and what it reads.
+    """Check the output files of a command (option -> file or files) against the disk, each other and its inputs.
 
     own: the kind of precious file that the command writes and may replace (see ``fragility.base.files``).
     """
-    taken = {Path(path).resolve(): role for role, path in inputs.items() if path is not None}
-    given = [
+    roles = {Path(path).resolve(): role for role, path in inputs.items() if path is not None}
+    files = [
         (option, path)
         for option, paths in outputs.items()
         for path in ([paths] if isinstance(paths, Path) else paths or ())
     ]
-    for option, path in given:
+    for option, path in files:
         if path.is_dir():
             raise DataError(f"{option} {path} is a folder; name a file")
         kind = precious_kind(path)
@@ -81,26 +81,26 @@ def plan_files(
             raise DataError(
                 f"{option} {path} cannot be written: no permission to write to {path.parent}; choose another place"
             )
-        if path.resolve() in taken:
-            other = taken[path.resolve()]
-            raise DataError(f"{option} and {other} both name {path}; give {option} a file of its own")
-        taken[path.resolve()] = option
+        if path.resolve() in roles:
+            other = roles[path.resolve()]
+            raise DataError(f"{option} and {other} both name {path}; give {option} another file")
+        roles[path.resolve()] = option
         _planned[path] = _look(path)
 
 
 def plan_results(
     paths: Sequence[Path] | None, suffixes: Sequence[str], inputs: Mapping[str, str | Path | None]
 ) -> None:
-    """Check the files that ``--out`` names: a form that the command can write, each once, and as `plan_files` does."""
+    """Check the files of ``--out`` like `plan_files`; their formats must be supported and different."""
     plan_files({"--out": paths}, inputs)
-    found = [checked_suffix(path, suffixes) for path in paths or ()]
-    if len(set(found)) < len(found):
+    formats = [checked_suffix(path, suffixes) for path in paths or ()]
+    if len(set(formats)) < len(formats):
         kinds = f"{', '.join(suffixes[:-1])} or {suffixes[-1]}"
         raise DataError(f"--out names two files of the same kind; name each kind once: {kinds}")
 
 
 def plan_pack(out: Path) -> None:
-    """Find out before the work, not after it, that a pack cannot be written to `out`, a folder or an archive."""
+    """Check, before the work, that a pack can be written to `out`, a folder or an archive."""
     _planned[out] = _look(out)
     from fragility.packing.archive import check_target
 
@@ -110,7 +110,7 @@ def plan_pack(out: Path) -> None:
 def save_result(
     result: Any, paths: Sequence[Path] | None, text: str | None = None, plot: Callable[[], Any] | None = None
 ) -> None:
-    """Save a result to each file of ``--out``: its own forms, its text, or a picture of it."""
+    """Save a result to each file of ``--out``, as text, as a picture or in another format of the result."""
     for path in paths or ():
         suffix = path.suffix.lower()
         if suffix in PICTURES:
@@ -132,21 +132,21 @@ def list_sources(
     loading: LoadingOptions,
     rows: object = None,
 ) -> list[str]:
-    """Return the words by which `fragility verify` finds the model and the rows that a command was given."""
+    """Return the options with which `fragility verify` reads the same model and rows as a command."""
     from fragility.tables.formats import kind_of_file  # loads pandas
 
-    given = {
+    options = {
         "--model": model, "--data": data, "--target": target, "--id": id_column, "--rows": rows,
         "--classes": loading.classes, "--returns": loading.returns,
     }  # fmt: skip
     if kind_of_file(str(data)) in ("csv", None):
-        given |= {"--separator": csv.separator, "--encoding": csv.encoding, "--decimal": csv.decimal}
-    words = [str(word) for option, value in given.items() if value is not None for word in (option, value)]
+        options |= {"--separator": csv.separator, "--encoding": csv.encoding, "--decimal": csv.decimal}
+    words = [str(word) for option, value in options.items() if value is not None for word in (option, value)]
     return [*words, *["--trust"] * loading.trust]
 
 
 def draw(display: Any, path: Path) -> None:
-    """Write a Display to a file that `--out` names."""
+    """Write a Display to a file of `--out`."""
     try:
         with replacing(path) as temporary:
             display.figure_.savefig(temporary, dpi=150)
@@ -156,21 +156,21 @@ def draw(display: Any, path: Path) -> None:
 
 
 def describe_interruption(how: str = "interrupted") -> str:
-    """Return what to say after Ctrl-C or SIGTERM."""
+    """Return the message after Ctrl-C or SIGTERM."""
     if not _planned:
         return how
     for folder in _planned:
         if finished := len(list((folder / ".audit").glob("part-*.json"))):
-            return f"{how}; {finished} finished parts are kept in {folder}; go on with --resume"
+            return f"{how}; {finished} finished parts are kept in {folder}; continue with --resume"
     changed = [str(path) for path, before in _planned.items() if _look(path) != before]
     if not changed:
         return f"{how}; nothing was written"
-    return f"{how}; written by then, perhaps not to the end: {', '.join(changed)}"
+    return f"{how}; written, perhaps incompletely: {', '.join(changed)}"
 
 
 def _look(path: Path) -> object:
-    """Return something that differs once a file, or anything in a folder, was written."""
+    """Return a value that changes if a file, or anything in a folder, is written."""
     if not path.exists():
         return None
-    found = [(str(each), each.lstat()) for each in (path, *(path.rglob("*") if path.is_dir() else ()))]
-    return frozenset((name, stat.st_ino, stat.st_mtime_ns, stat.st_size) for name, stat in found)
+    stats = [(str(file), file.lstat()) for file in (path, *(path.rglob("*") if path.is_dir() else ()))]
+    return frozenset((name, stat.st_ino, stat.st_mtime_ns, stat.st_size) for name, stat in stats)

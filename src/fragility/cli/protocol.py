@@ -64,7 +64,7 @@ def write(
         float | None,
         option(
             "--resolution R",
-            "Margins this close count as equal, so that rounding decides nothing. (default: as the model rounds)",
+            "Margins this close count as equal, so that rounding cannot decide. (default: the model's precision)",
             min=0.0,
             panel=opt.PROTOCOL,
         ),
@@ -73,7 +73,7 @@ def write(
         float,
         option(
             "--merge-threshold A",
-            "Association from which --groups merged merges.",
+            "Fields whose association reaches A are joined by --groups merged.",
             min=0.0,
             max=1.0,
             panel=opt.PROTOCOL,
@@ -98,7 +98,7 @@ def write(
         refuse_declared(context, "--paper", DECLARED_BY_PAPER)
     if evidence.groups != "merged" and is_given(context, "merge_threshold"):
         raise ProtocolError(
-            "--merge-threshold says which fields --groups merged joins; add --groups merged or leave it out"
+            "--merge-threshold decides which fields --groups merged joins; add --groups merged or leave it out"
         )
     plan_files({"FILE": file}, {"--model": model, "--train": train})
     form = csv.form(train)
@@ -110,19 +110,19 @@ def write(
         "merge_threshold": merge_threshold,
     }
     loaded = loading.load(model)
-    known = columns.declare(loaded.columns, target)
-    X_train = read_training(train, known, form)
-    known.check_dropped()
+    table_columns = columns.declare(loaded.columns, target)
+    X_train = read_training(train, table_columns, form)
+    table_columns.check_dropped()
     settings |= margin.settings(loaded.classes)
     undeclared = DECLARED_BY_PAPER if paper else ()
-    chosen = {name: value for name, value in settings.items() if value is not None and name not in undeclared}
-    protocol = (fg.Protocol.paper if paper else fg.Protocol.fit)(loaded, X_train, **chosen)
+    arguments = {name: value for name, value in settings.items() if value is not None and name not in undeclared}
+    protocol = (fg.Protocol.paper if paper else fg.Protocol.fit)(loaded, X_train, **arguments)
     protocol.save(file)
     out().print(f"{file}: {len(protocol.groups)} evidence groups, depth {protocol.depth}, {protocol.digest}")
 
 
 def show(file: opt.ProtocolArgument) -> None:
-    """Print what a protocol declares: the groups, their columns, the baseline and the settings.
+    """Print a protocol: the groups, their columns, the baseline and the settings.
 
     [bold]Examples[/bold]
 
@@ -158,14 +158,14 @@ def show(file: opt.ProtocolArgument) -> None:
     for group in protocol.groups:
         for i, name in enumerate(group.columns):
             column = columns[name]
-            own = "missing" if column.baseline is None else column.baseline
-            value = f"{own:.6g}" if isinstance(own, float) else str(own)
+            baseline = "missing" if column.baseline is None else column.baseline
+            value = f"{baseline:.6g}" if isinstance(baseline, float) else str(baseline)
             table.add_row(escape(group.name) if i == 0 else "", escape(name), column.kind, escape(value))
     console.print(table)
     if protocol.space == "transformed" and protocol.inputs:
         console.print(
-            "Baselines are in the units of the model's own columns, after its preprocessing (scaled, say, or encoded). "
-            "A report with --data and --model shows what each raw value becomes.",
+            "Baselines are in the units of the model's transformed columns (for example scaled or encoded). A report "
+            "with --data and --model shows the raw values and their replacements.",
             soft_wrap=True,
         )
     else:
@@ -173,14 +173,14 @@ def show(file: opt.ProtocolArgument) -> None:
 
 
 def _list_mode_facts(modes: FailureModes) -> list[tuple[str, str]]:
-    """Return what the declared failure modes turn evidence into, in words."""
+    """Return the values that evidence takes in the declared failure modes, in words."""
     values = sum(len(entry.values) for entry in modes.catalogue)
     facts = {
         "wrong": ("catalogue", f"{values:,} values of {write_count(len(modes.catalogue), 'group')}"),
         "noisy": ("noise", f"{modes.noise:g} training standard deviations"),
         "sentinel": (
             "sentinels",
-            "; ".join(f"{one.field}: {', '.join(map(str, one.values))}" for one in modes.sentinels),
+            "; ".join(f"{entry.field}: {', '.join(map(str, entry.values))}" for entry in modes.sentinels),
         ),
         "outage": ("outages", write_count(sum(event.count for event in modes.outages), "recorded event")),
     }
@@ -191,7 +191,7 @@ group = typer.Typer(
     name="protocol",
     no_args_is_help=True,
     rich_markup_mode="rich",
-    help="Write or show what an audit will do, before any row is audited.",
+    help="Write or show the protocol of an audit, before any row is audited.",
 )
 for command in (write, show):
     group.command(command.__name__, cls=Command)(opt.expand_groups(command))

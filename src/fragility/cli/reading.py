@@ -1,4 +1,4 @@
-"""`fragility show` and `fragility report`: read certificates that were written before, and hand over what they say."""
+"""`fragility show` and `fragility report`: print certificates and write reports on audits."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def show(
     score: opt.Score = "exposure",
     policy: opt.Policy = None,
 ) -> None:
-    """List the most fragile predictions, or tell the story of one row.
+    """List the most fragile predictions, or explain one row.
 
-    Listed are the confident predictions that rest on least, or with --policy those that it sends to review.
+    Lists the most exposed confident predictions, or with --policy those that the policy sends to review.
 
     [bold]Examples[/bold]
 
@@ -62,27 +62,27 @@ def _show_selected(certs: StoredAudit, rule: fg.ReviewPolicy, top: int) -> None:
     count, unscored, best = select_first(certs, rule, top)
     if count:
         out().print(tabulate_certificates(list(best), mode_of(certs, rule.by)))
-    lacking = f"; {unscored} of them have no figure for {name_score(rule.by)}" if unscored else ""
+    lacking = f"; {unscored} of them have no {name_score(rule.by)}" if unscored else ""
     out().print(f"{count} of {len(certs)} predictions are to be reviewed, {len(best)} shown{lacking}")
     note(rule.sentence())
 
 
 def _show_most_fragile(certs: StoredAudit, top: int, min_confidence: float, score: str) -> None:
-    chosen = list(certs.most_fragile(top, min_confidence=min_confidence, by=score))
+    certificates = list(certs.most_fragile(top, min_confidence=min_confidence, by=score))
     mode = mode_of(certs, score)
-    if chosen:
-        out().print(tabulate_certificates(chosen, mode))
+    if certificates:
+        out().print(tabulate_certificates(certificates, mode))
         return
-    lacks = "" if mode is None else " and has its failure modes assessed"
+    lacks = "" if mode is None else " with assessed failure modes"
     batches = certs.batches(["confidence"])
     surest = max((max(batch.column("confidence").to_pylist(), default=1) for batch in batches), default=1)
-    lower = f"; the surest has {surest:.1%}, and --min-confidence takes less sure ones"
+    lower = f"; the largest is {surest:.1%}; lower --min-confidence to list less confident ones"
     least = f"none of the {len(certs)} predictions reaches a confidence of {min_confidence:.0%}{lacks}"
     out().print(f"{least}{lower if surest < min_confidence else ''}")
 
 
 def mode_of(certs: StoredAudit, by: str) -> str | None:
-    """Return the failure mode that a score is the exposure to; None if it is another score."""
+    """Return the failure mode whose exposure is the score; None for another score."""
     from fragility.blocks.modes import ModesDeclaration
 
     declared = certs.manifest.find_block(ModesDeclaration)
@@ -96,18 +96,20 @@ def select_first(certs: StoredAudit, policy: fg.ReviewPolicy, number: int) -> tu
 
     count, unscored, best = 0, 0, certs.take([])
     for table in certs.batches():
-        chosen = policy.select(fg.Certificates(table, certs.protocol, certs.manifest))
-        count += len(chosen)
-        unscored += int(np.isnan(chosen.score(policy.by, partial=True)).sum())
-        both = fg.Certificates(pa.concat_tables([best.table, chosen[:number].table]), certs.protocol, best.manifest)
-        best = both.take(np.argsort(-both.score(policy.by, partial=True), kind="stable")[:number])
+        selected = policy.select(fg.Certificates(table, certs.protocol, certs.manifest))
+        count += len(selected)
+        unscored += int(np.isnan(selected.score(policy.by, partial=True)).sum())
+        candidates = fg.Certificates(
+            pa.concat_tables([best.table, selected[:number].table]), certs.protocol, best.manifest
+        )
+        best = candidates.take(np.argsort(-candidates.score(policy.by, partial=True), kind="stable")[:number])
     return count, unscored, best
 
 
 def tabulate_certificates(certificates: list[Certificate], mode: str | None = None) -> Table:
-    """Return a table with one line per prediction: its numbers, and a sentence for whoever must decide on it.
+    """Return a table with one line per prediction: its scores and a sentence.
 
-    mode: the failure mode that the predictions were ranked by; a prediction may not have been assessed for it.
+    mode: the failure mode that the predictions are ranked by; some predictions may not have been assessed for it.
     """
     with_chance = any(cert.failure_probability is not None for cert in certificates)
     table = Table()
@@ -136,16 +138,16 @@ def tabulate_segments(shares: SegmentShares) -> Table:
     table = Table(escape(shares.column), title_justify="left")
     for name in ("rows", "confident", "flip early", "95% interval", "median k*", "mean exposure"):
         table.add_column(name, justify="right", no_wrap=True)
-    for one in shares.segments:
-        own = one.confident
-        counts = (f"{one.everything.rows:,}", f"{own.rows:,}")
-        if not own.rows:
-            table.add_row(escape(one.name), *counts, "-", "-", "-", "-")
+    for segment in shares.segments:
+        confident = segment.confident
+        counts = (f"{segment.everything.rows:,}", f"{confident.rows:,}")
+        if not confident.rows:
+            table.add_row(escape(segment.name), *counts, "-", "-", "-", "-")
             continue
-        median = "no flip" if own.median_flip_budget is None else str(own.median_flip_budget)
-        early = own.flips_early
+        median = "no flip" if confident.median_flip_budget is None else str(confident.median_flip_budget)
+        early = confident.flips_early
         share = f"{early.count:,} ({early.value:.1%})", f"{early.lower:.1%} to {early.upper:.1%}"
-        table.add_row(escape(one.name), *counts, *share, median, f"{own.mean_exposure:.3f}")
+        table.add_row(escape(segment.name), *counts, *share, median, f"{confident.mean_exposure:.3f}")
     return table
 
 
@@ -178,9 +180,9 @@ def report(
 ) -> None:
     """Report on one audit, or compare several.
 
-    It says what predictions rest on, who is exposed, and which cases to look at. Without --out, DIR/report.html is
-    written; of several audits, how they compare is printed. Files open offline, the same audits give the same
-    bytes. Tables (.csv, .parquet) hold each row in the first audit and in the others.
+    The report shows what predictions rest on, which segments are exposed, and which cases to look at. Without --out,
+    DIR/report.html is written; for several audits, a comparison is printed. Files open offline, and the same audits
+    give the same bytes. Tables (.csv, .parquet) list each row in the first audit and in the others.
 
     [bold]Examples[/bold]
 
@@ -223,7 +225,7 @@ def report(
     if model is not None and data is not None:
         sources = list_sources(model, data, target, id_column, csv, loading)
         verify = [verify_command(folder, *sources) for folder in directories]
-    made = Report.of(
+    result = Report.of(
         audits,
         verify=verify,
         labels=truth,
@@ -242,16 +244,16 @@ def report(
         signed_by=None if public_key is None else [_find_signer(folder, public_key) for folder in directories],
     )
     if not files:
-        say(made.to_text())
-    save_result(made, files)
+        say(result.to_text())
+    save_result(result, files)
 
 
 def _find_signer(folder: Path, public_key: Path) -> str:
-    """Return the key that signed an audit; an audit that it did not sign is refused."""
+    """Return the id of the key that signed an audit; refuse an audit that it did not sign."""
     from fragility.trust.signing import load_public_key
 
     outcome = fg.verify_signature(folder, public_key)
     if not outcome:
         failed = next(check for check in outcome.checks if not check.passed)
-        raise VerificationError(f"the signature of {folder} does not hold ({failed.name}: {failed.detail})")
+        raise VerificationError(f"the signature of {folder} is not valid ({failed.name}: {failed.detail})")
     return str(load_public_key(public_key).keyid[:16])

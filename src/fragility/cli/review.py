@@ -1,4 +1,4 @@
-"""`fragility policy`, `review` and `review export`: which cases matter, decide about them, hand the decisions on."""
+"""`fragility policy`, `review` and `review export`: select cases, decide them in a workbench, export the decisions."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from fragility.base.errors import FragilityError
 from fragility.base.libraries import say_lacking
 from fragility.cli.options import load_protocol, option, refuse_without
 from fragility.cli.outputs import plan_results, save_result
-from fragility.cli.tables import Columns, field_names, note_unlabelled, read_rows, read_stress_labels, take_given
+from fragility.cli.tables import Columns, field_names, note_unlabelled, read_rows, read_stress_labels, take_rows
 from fragility.cli.terminal import note, out
 from fragility.pages.results import TABLE_SUFFIXES
 
-STORE = option("--store FILE", "Where the decisions of a review are kept. (default DIR/review.sqlite)")
+STORE = option("--store FILE", "The file with the decisions of a review. (default DIR/review.sqlite)")
 FORMS = (".json", ".txt", *opt.PICTURES)  # of a policy
-# The stress whose failures a mode is about, by its kind.
+# The kinds of stress that correspond to a failure mode.
 MATCHING = {"lost": ("mask", "dropout"), "wrong": ("donor",), "noisy": ("noise",), "outage": ("outages",)}
 
 
 class MissingExtraError(FragilityError):
-    """A command needs libraries that a plain install does not have."""
+    """A command needs libraries that are not installed by default."""
 
 
 def say_lacking_workbench() -> str | None:
-    """Return what to install before the workbench can be opened; None where it can."""
+    """Return what to install before the workbench can be opened; None if nothing is missing."""
     return say_lacking("the review workbench", "duckdb", "fastapi", "uvicorn")
 
 
@@ -48,16 +48,16 @@ def review(
     port: opt.Port = None,
     no_open: Annotated[bool, option("--no-open", "Print the address, but do not open the browser.")] = False,
     plain_address: Annotated[
-        bool, option("--plain-address", "Serve under 127.0.0.1, for browsers that do not find .localhost names.")
+        bool, option("--plain-address", "Use the address 127.0.0.1, for browsers that do not resolve .localhost names.")
     ] = False,
     csv: opt.CsvOptions,
     loading: opt.LoadingOptions,
 ) -> None:
     """Decide case by case, in a workbench in your browser.
 
-    It is served by this machine to this machine only. It begins with the most fragile cases, with those of a
-    --policy, or with one --row. With --data it shows and filters the fields of rows, with --model too it answers
-    what-if questions.
+    Only this machine can reach the workbench. It begins with the most fragile cases, with those of a --policy, or
+    with one --row. With --data it shows and filters the fields of rows, and with --model it also answers what-if
+    questions.
 
     [bold]Examples[/bold]
 
@@ -84,15 +84,17 @@ def review(
         rows = read_rows(data, columns, form=form)
         note_unlabelled(rows.labels is not None, target, data)
         X, ids, audited = rows.X, rows.ids, None if model is None else loading.load(model)
-    chosen = None if policy is None else fg.ReviewPolicy.load(policy)
+    review_policy = None if policy is None else fg.ReviewPolicy.load(policy)
     codes = DEFAULT_REASONS if reasons is None else read_reasons(reasons)
     listening = listen(port, Place.recall(store or directory / STORE_FILE).port)
-    bench = open_workbench(directory, store=store, policy=chosen, X=X, ids=ids, model=audited, reasons=codes, row=row)
+    bench = open_workbench(
+        directory, store=store, policy=review_policy, X=X, ids=ids, model=audited, reasons=codes, row=row
+    )
 
     def announce(address: str) -> None:
         out().print(address, soft_wrap=True)
-        note("this address lets one browser in, once; if a browser does not find it, add --plain-address")
-        note(f"decisions are kept in {bench.store.path}; Ctrl-C ends the workbench")
+        note("the address works once, for one browser; if the browser does not resolve it, add --plain-address")
+        note(f"decisions are stored in {bench.store.path}; Ctrl-C ends the workbench")
 
     serve(bench, listening, announce=announce, browser=not no_open, plain=plain_address)
     note(f"stopped; next: fragility review export --store {bench.store.path} --out decisions.csv")
@@ -101,9 +103,9 @@ def review(
 def export(
     store: Annotated[Path, STORE],
     out_files: Annotated[list[Path], opt.results(*TABLE_SUFFIXES)],
-    history: Annotated[bool, option("--history", "Every entry, not only the decisions that stand.")] = False,
+    history: Annotated[bool, option("--history", "Write every entry, not only current decisions.")] = False,
 ) -> None:
-    """Write decisions as a table, keyed by the digest of the certificate each one speaks of.
+    """Write decisions as a table, keyed by the digest of their certificates.
 
     [bold]Examples[/bold]
 
@@ -116,11 +118,11 @@ def export(
     from fragility.pages.results import write_table
 
     plan_results(out_files, TABLE_SUFFIXES, {"--store": store})
-    found = Store.open_to_read(store)
+    decisions = Store.open_to_read(store)
     try:
-        table = tabulate_decisions(found.everything(), history=history)
+        table = tabulate_decisions(decisions.everything(), history=history)
     finally:
-        found.close()
+        decisions.close()
     for path in out_files:
         write_table(path, escape_formulas(table) if path.suffix.lower() == ".csv" else table)
         out().print(f"{table.num_rows} {'entries' if history else 'decisions'} in {path}")
@@ -132,7 +134,7 @@ def policy(
     stress: Annotated[Path, opt.STRESS],
     risk: opt.Risk = 0.02,
     confidence: Annotated[
-        float, option("--confidence P", "Probability with which the policy keeps to the risk.", min=0.0, max=1.0)
+        float, option("--confidence P", "Probability with which the risk is not exceeded.", min=0.0, max=1.0)
     ] = 0.95,
     score: opt.Score = "exposure",
     per_class: Annotated[bool, option("--per-class", "A rule for each predicted class; all hold at once.")] = False,
@@ -141,9 +143,9 @@ def policy(
 ) -> None:
     """Find predictions that may go unreviewed, with a guarantee.
 
-    Few of the confident predictions left unreviewed are brittle under the stress of the labels. A policy that
-    cannot be had with the labelled rows is a result, not an error: it says how many would be needed. With --score
-    wrong (or another failure mode) rows are ordered by their exposure to it; take labels of the same kind.
+    The policy bounds how many of the confident predictions left unreviewed are brittle under the stress of the labels.
+    If the labelled rows do not suffice, that is a result and not an error: it says how many are needed. With --score
+    wrong (or another failure mode) rows are ordered by their exposure to it; use labels of the same kind.
 
     [bold]Examples[/bold]
 
@@ -157,26 +159,30 @@ def policy(
 
     plan_results(out_files, FORMS, {"--stress": stress})
     table = read_stress_labels(stress)
-    certs = take_given(fg.open_audit(directory), table.column("id").to_pylist() if "id" in table.column_names else None)
+    certs = take_rows(fg.open_audit(directory), table.column("id").to_pylist() if "id" in table.column_names else None)
     segments = "predicted" if per_class else None
-    found = fg.ReviewPolicy.fit(
+    review_policy = fg.ReviewPolicy.fit(
         certs, table, risk=risk, confidence=confidence, by=score, segments=segments, min_confidence=min_confidence
     )
-    out().print(found.sentence())
-    if (told := describe_mismatch(score, found.stress)) is not None:
-        note(told)
-    save_result(found, out_files, found.sentence(), lambda: ReviewPolicyDisplay.from_policy(found))
+    out().print(review_policy.sentence())
+    if (mismatch := describe_mismatch(score, review_policy.stress)) is not None:
+        note(mismatch)
+    save_result(
+        review_policy, out_files, review_policy.sentence(), lambda: ReviewPolicyDisplay.from_policy(review_policy)
+    )
     if written := [path for path in out_files or () if path.suffix.lower() == ".json"]:
         note(f"next: fragility show {directory} --policy {written[0]}")
 
 
 def describe_mismatch(by: str, stress: Mapping[str, Any] | None) -> str | None:
-    """Return that the labels are of other failures than the mode that rows are ordered by; None if they match."""
-    wanted = MATCHING.get(by)
-    if wanted is None or stress is None:
+    """Return a note if the stress of the labels does not match the mode that rows are ordered by, else None."""
+    matching = MATCHING.get(by)
+    if matching is None or stress is None:
         return None
     kinds = [entry["kind"] for entry in stress["stressors"]]
-    if set(kinds) <= set(wanted):
+    if set(kinds) <= set(matching):
         return None
-    found = ", ".join(kinds)
-    return f"the labels are of the stress {found}, rows are ordered by {by}: {' or '.join(wanted)} would match it"
+    return (
+        f"the labels are of the stress {', '.join(kinds)}, but rows are ordered by {by}: {' or '.join(matching)} "
+        "would match it"
+    )

@@ -1,4 +1,4 @@
-"""`fragility sign`, `sign keys`, `sign prove` and `pack`: stand behind an audit, and hand it over with what follows."""
+"""`fragility sign`, `sign keys`, `sign prove` and `pack`: sign an audit, prove one of its rows, and pack it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def sign(
 def keys(
     out_file: Annotated[Path, option("--out KEY", "The private key to write; KEY.pub is the public one.")],
 ) -> None:
-    """Make an Ed25519 key pair: a private key that only you can read, and a public one for those who verify.
+    """Make an Ed25519 key pair: a private key that only you can read, and a public one for verifiers.
 
     [bold]Example[/bold]
 
@@ -45,7 +45,7 @@ def keys(
     """
     plan_files({"--out": out_file}, {})
     public = fg.generate_keys(out_file)
-    out().print(escape(f"{out_file}: the private key, for you alone; {public}: the public one, for whoever verifies"))
+    out().print(escape(f"{out_file}: the private key, for you only; {public}: the public key, for verifiers"))
 
 
 def prove(
@@ -53,7 +53,7 @@ def prove(
     row: Annotated[str, opt.ROW],
     out_file: Annotated[Path, option("--out FILE", "The proof to write (JSON).")],
 ) -> None:
-    """Write a proof that one row's certificate belongs to an audit, for someone who has neither the rest nor the data.
+    """Write a proof that one row's certificate belongs to an audit; checking it needs neither the audit nor the data.
 
     [bold]Example[/bold]
 
@@ -79,22 +79,22 @@ def pack(
     public_key: opt.PublicKey = None,
     min_confidence: opt.MinConfidence = None,
     without_certificates: Annotated[
-        bool, option("--without-certificates", "Leave the certificates out; they are then named by digest.")
+        bool, option("--without-certificates", "Leave the certificates out and name them by digest.")
     ] = False,
     parity: opt.Parities = None,
     values: opt.Values = False,
     reliability: opt.Reliability = None,
-    title: Annotated[str, option("--title TEXT", "What the index is called.", panel=opt.STATED)] = "Evidence pack",
+    title: Annotated[str, option("--title TEXT", "The title of the index.", panel=opt.STATED)] = "Evidence pack",
     author: opt.Author = None,
     purpose: opt.Purpose = None,
     date: opt.Date = None,
     csv: opt.CsvOptions,
 ) -> None:
-    """Pack an audit with what follows from it, to hand over.
+    """Pack an audit with its report and further evidence, to hand over.
 
-    A pack holds report, protocol, verdicts, signature, and what is shown of what supervisors ask. Every figure of
-    the pack has its source in it; `fragility verify` makes them all again. The same input gives the same bytes.
-    With --key the audit's copy and the pack are signed.
+    A pack contains report, protocol, verdicts, signature, and a table of what it shows of supervisors' requirements.
+    Every figure of the pack has its source in it, and `fragility verify` computes it again. The same input gives the
+    same bytes. With --key the audit's copy and the pack are signed.
 
     [bold]Examples[/bold]
 

@@ -1,4 +1,4 @@
-"""What every command shares: where results and notes go, and errors in one sentence, mistyped options among them."""
+"""Output of all commands: results, notes, and errors as one sentence."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from fragility.base.text import escape_controls
 
 DEBUG = "FRAGILITY_DEBUG"
 
-# Exit codes. 1 is a finding: a claim that does not hold, artefacts that differ. Whatever could not be done is 2.
+# Exit codes. 1 is a finding, such as a false claim or artefacts that differ. 2 is an error.
 EXIT_CLAIM_FAILED = 1
 EXIT_ERROR = 2
 EXIT_INTERRUPTED = 130
 EXIT_SIGNALLED = 128  # plus the number of the signal
 
-# Typer's own base class of errors in the typed words is not public under one name in all its versions.
+# Typer's base class of usage errors has no public name that all its versions share.
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 PIPE_WIDTH = 200  # tables in a pipe or file are for tools and wide windows, not for the 80 columns rich assumes
 
 
 def out() -> Console:
-    """Results: standard output. A new console each time, so that a redirected stream is respected."""
+    """Return a console for results, on standard output; a new one each time, in case the stream is redirected."""
     return _make_console(stderr=False)
 
 
 def err() -> Console:
-    """Notes and errors: standard error."""
+    """Return a console for notes and errors, on standard error."""
     return _make_console(stderr=True)
 
 
@@ -51,10 +51,10 @@ def _make_console(stderr: bool) -> Console:
 
 
 class PlainConsole(Console):
-    """A console that shows control characters instead of obeying them.
+    """A console that shows control characters instead of interpreting them.
 
-    Ids, class labels and file names are of unknown origin: an escape sequence in one could clear the screen and write
-    a verdict of its own.
+    Ids, class labels and file names are of unknown origin: an escape sequence in one could clear the screen and fake a
+    verdict.
     """
 
     def render_str(self, text: str, **settings: Any) -> Text:
@@ -62,7 +62,7 @@ class PlainConsole(Console):
 
 
 def say(text: str) -> None:
-    """Print a result of several lines as it is, without markup."""
+    """Print a result of several lines without markup."""
     typer.echo(escape_controls(text, lines=True))
 
 
@@ -71,13 +71,13 @@ def note(sentence: str) -> None:
 
 
 def note_command(*words: object) -> None:
-    """Print a command to paste: on one line, which the terminal may wrap but which holds no line break."""
+    """Print a command to paste, on one line without a line break, which the terminal may wrap."""
     command = shlex.join(str(word) for word in words)
     err().print(f"[dim]  {escape(escape_controls(command))}[/dim]", soft_wrap=True)
 
 
 def explain(error: BaseException) -> str:
-    """Return the sentence that a user sees for an error no command foresaw."""
+    """Return the message for an unexpected error."""
     if isinstance(error, OSError):
         name = f"{error.filename}: " if error.filename else ""
         if error.errno == errno.ENOSPC:
@@ -93,7 +93,7 @@ def explain(error: BaseException) -> str:
 
 
 def explain_usage(error: Any, words: Sequence[str]) -> str:
-    """Return one sentence for an error in the typed `words`; empty if the help was already printed instead."""
+    """Return one sentence for an error in the typed `words`; empty if the help was printed instead."""
     context, parameter = error.ctx, getattr(error, "param", None)
     if unknown := re.match(r"No such command '(.*?)'", error.message):
         problem = f"there is no command {unknown[1]}{_suggest(unknown[1], context)}"
@@ -120,18 +120,18 @@ def _suggest(word: str, context: Any) -> str:
         return ""
     options = [option for parameter in context.command.params for option in parameter.opts if option.startswith("-")]
     commands = context.command.list_commands(context) if hasattr(context.command, "list_commands") else []
-    meant = get_close_matches(word, [*commands, *options], n=1)
-    return f"; did you mean {meant[0]}?" if meant else ""
+    matches = get_close_matches(word, [*commands, *options], n=1)
+    return f"; did you mean {matches[0]}?" if matches else ""
 
 
 def _simplify(message: str) -> str:
-    """Return a sentence in the manner of the others: no capital, no full stop, no quotes around an option."""
+    """Return a sentence in the style of the others: no capital, no full stop, no quotes around an option."""
     text = re.sub(r"'(--?[\w-]+)'", r"\1", message.strip().rstrip("."))
     return text[:1].lower() + text[1:]
 
 
 def complain(sentence: str) -> None:
-    """Say one sentence on standard error."""
+    """Print one sentence on standard error."""
     if os.environ.get(DEBUG):
         traceback.print_exc()
     err().print(f"[red]fragility:[/red] {escape(escape_controls(sentence))}")

@@ -1,7 +1,7 @@
-"""`fragility verify`: check whatever of ours somebody was handed, an audit, a pack, a proof, a protocol or a signature.
+"""`fragility verify`: check an audit, a pack, a proof, a protocol or a signature.
 
-What a path holds is read from it, never guessed from its name alone. Each kind has options of its own, and those of
-other kinds are refused.
+The kind of a file or folder is determined by its content. Each kind has its own options, and those of other kinds are
+refused.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from fragility.cli.tables import (
 )
 from fragility.cli.terminal import EXIT_CLAIM_FAILED, out
 
-# Options without effect where nothing is recomputed.
+# Options without effect if nothing is recomputed.
 BY_MODEL = (
     *("target", "train", "id_column", "rows", "sample", "separator", "encoding", "decimal"),
     *("classes", "trust", "returns", "drop", "ignore_extra"),
 )
-# Kind -> its name in a sentence, and the options that have an effect on it.
+# Kind -> its name in a sentence, and its options.
 KINDS = {
     "audit": ("an audit", ("model", "data", *BY_MODEL, "public_key", "protocol_key")),
     "pack": ("a pack", ("audit", "public_key")),
@@ -49,9 +49,7 @@ OPTIONS = tuple(dict.fromkeys(name for _, names in KINDS.values() for name in na
 def verify(
     *,
     context: typer.Context,
-    path: Annotated[
-        Path, argument("PATH", "An audit's folder, a pack, a proof, a protocol file or a signature: it is found out.")
-    ],
+    path: Annotated[Path, argument("PATH", "An audit's folder, a pack, a proof, a protocol file or a signature.")],
     model: opt.SomeModel = None,
     data: opt.SomeData = None,
     target: opt.Target = None,
@@ -62,19 +60,19 @@ def verify(
     out_files: Annotated[list[Path] | None, opt.results(".json", ".txt", ".md", ".html")] = None,
     protocol_key: Annotated[
         Path | None,
-        option("--protocol-key PUB", "The key of whoever signed the protocol, if another's.", panel=opt.PROOFS),
+        option("--protocol-key PUB", "The key of the protocol's signer, if it is another one.", panel=opt.PROOFS),
     ] = None,
     root: Annotated[
         str | None,
-        option("--root DIGEST", "Of a proof: the audit's root digest, from where you trust it.", panel=opt.PROOFS),
+        option("--root DIGEST", "For a proof: the audit's root digest, from a trusted source.", panel=opt.PROOFS),
     ] = None,
     signature: Annotated[
         Path | None,
-        option("--signature FILE", "Of a proof: the audit's signature.dsse.json, which has a root.", panel=opt.PROOFS),
+        option("--signature FILE", "For a proof: the audit's signature.dsse.json, with a root.", panel=opt.PROOFS),
     ] = None,
     audit: Annotated[
         Path | None,
-        option("--audit DIR", "Of a pack without certificates: the audit's folder.", panel=opt.PROOFS),
+        option("--audit DIR", "For a pack without certificates: the audit's folder.", panel=opt.PROOFS),
     ] = None,
     rows: opt.RowRange = None,
     csv: opt.CsvOptions,
@@ -82,9 +80,9 @@ def verify(
 ) -> None:
     """Check an audit, a pack, a proof, a protocol or a signature.
 
-    It says what holds and what was not checked. With --model and --data an audit's claims are recomputed, with
-    --train the fit of its protocol, with --public-key the signature. A protocol is checked against its model and
-    rows. Packs and proofs need neither.
+    The result lists each check, and what was not checked. With --model and --data an audit's claims are recomputed,
+    with --train the fit of its protocol is checked, with --public-key the signature. A protocol is checked against its
+    model and rows. Packs and proofs need neither.
 
     Exit code 0: every claim checked holds. 1: one does not, and which. 2: it could not be checked.
 
@@ -100,8 +98,8 @@ def verify(
     inputs |= {"--protocol-key": protocol_key, "--signature": signature}
     plan_results(out_files, (".json", ".txt", ".md", ".html"), inputs)
     kind = find_kind(path)
-    noun, own = KINDS[kind]
-    refuse_beside(context, f"has no effect on {noun}", [name for name in OPTIONS if name not in own])
+    noun, options = KINDS[kind]
+    refuse_beside(context, f"has no effect on {noun}", [name for name in OPTIONS if name not in options])
     if kind == "pack":
         outcome: Any = fg.verify_pack(path, audit=audit, public_key=public_key)
     elif kind == "proof":
@@ -112,7 +110,7 @@ def verify(
         if public_key is None:
             refuse_without("--public-key", context, "protocol_key")
         recompute = _recompute_protocol if kind == "protocol" else _recompute_audit
-        outcome = recompute(path, model, data, Asked(target, columns, rows, train, sample, csv, loading))
+        outcome = recompute(path, model, data, VerifyInputs(target, columns, rows, train, sample, csv, loading))
         if public_key is not None:
             outcome = replace(outcome, checks=(*outcome.checks, *_check_signatures(path, public_key, protocol_key)))
     else:
@@ -127,14 +125,14 @@ def verify(
 
 
 def find_kind(path: Path) -> str:
-    """Return what a path holds: audit, pack, proof, protocol or signature."""
+    """Return the kind of a file or folder: audit, pack, proof, protocol or signature."""
     from fragility.audits.folder import check_is_audit
     from fragility.packing.archive import PACK_FILE, SUFFIX
 
     if path.is_dir():
         if (path / PACK_FILE).exists():
             return "pack"
-        check_is_audit(path)  # what is no audit cannot be checked, which is not the same as a false claim
+        check_is_audit(path)  # anything else is an error (exit code 2), not a false claim (1)
         return "audit"
     if path.suffix.lower() == SUFFIX:
         return "pack"
@@ -143,22 +141,22 @@ def find_kind(path: Path) -> str:
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path} is none of what can be verified: {EXPECTED}") from error
-    stated = document.get("format") if isinstance(document, dict) else None
-    kind = re.match(r"fragility-(proof|protocol)/", stated) if isinstance(stated, str) else None
+        raise DataError(f"{path} cannot be verified; expected {EXPECTED}") from error
+    form = document.get("format") if isinstance(document, dict) else None
+    kind = re.match(r"fragility-(proof|protocol)/", form) if isinstance(form, str) else None
     if kind is not None:
         return kind[1]
     if isinstance(document, dict) and "payloadType" in document:
         return "signature"
-    raise DataError(f"{path} is none of what can be verified: {EXPECTED}")
+    raise DataError(f"{path} cannot be verified; expected {EXPECTED}")
 
 
 EXPECTED = "an audit's folder, a pack (folder or .zip), a proof, a protocol file or a signature"
 
 
 @dataclass(frozen=True)
-class Asked:
-    """How the rows and the model are to be read."""
+class VerifyInputs:
+    """The options for reading the rows and the model."""
 
     target: str | None
     columns: opt.ColumnOptions
@@ -169,38 +167,42 @@ class Asked:
     loading: opt.LoadingOptions
 
 
-def _recompute_audit(folder: Path, model: str, data: str, asked: Asked) -> Any:
-    """Recompute the claims of an audit, by the model and the rows."""
-    if asked.columns.drop or asked.columns.ignore_extra:
-        raise DataError("the audit's protocol names its fields, so other columns are left out; leave out --drop")
-    form, id_column = asked.csv.form(data), asked.columns.id_column
-    loaded = asked.loading.load(model)
-    source = open_data(data, form, target=asked.target, id_column=id_column, rows=asked.rows)
+def _recompute_audit(folder: Path, model: str, data: str, inputs: VerifyInputs) -> Any:
+    """Recompute the claims of an audit from the model and the rows."""
+    if inputs.columns.drop or inputs.columns.ignore_extra:
+        raise DataError("the audit's protocol declares its fields, so other columns are ignored; leave out --drop")
+    form, id_column = inputs.csv.form(data), inputs.columns.id_column
+    loaded = inputs.loading.load(model)
+    source = open_data(data, form, target=inputs.target, id_column=id_column, rows=inputs.rows)
     try:
         protocol = load_protocol(folder)
     except FragilityError:
-        protocol = None  # verify says why it cannot be read
-    own = Columns(asked.target, id_column, fields=field_names(loaded, protocol))  # refuses fields of the model
-    note_unlabelled(asked.target in source.column_names, asked.target, data)
+        protocol = None  # verify reports why it cannot be read
+    table_columns = Columns(
+        inputs.target, id_column, fields=field_names(loaded, protocol)
+    )  # refuses fields of the model
+    note_unlabelled(inputs.target in source.column_names, inputs.target, data)
     source = replace(source, fields=() if protocol is None else protocol.fields)
-    training = None if asked.train is None else read_training(asked.train, own, asked.csv.form(asked.train))
-    return fg.verify(folder, loaded, source, sample=asked.sample, train=training)
+    training = (
+        None if inputs.train is None else read_training(inputs.train, table_columns, inputs.csv.form(inputs.train))
+    )
+    return fg.verify(folder, loaded, source, sample=inputs.sample, train=training)
 
 
-def _recompute_protocol(path: Path, model: str, data: str, asked: Asked) -> Any:
-    """Check that a protocol fits the model and the rows, and with training rows that it is fitted on them."""
+def _recompute_protocol(path: Path, model: str, data: str, inputs: VerifyInputs) -> Any:
+    """Check that a protocol matches the model and the rows and, given training rows, that it was fitted on them."""
     from fragility.verification.verifying import verify_protocol
 
-    if asked.sample is not None:
-        raise DataError("--sample is for the claims of an audit; take fewer rows with --rows")
-    form = asked.csv.form(data, asked.train)
-    loaded, protocol = asked.loading.load(model), load_protocol(path)
-    known = asked.columns.declare(field_names(loaded, protocol), asked.target)
-    given = read_rows(data, known, rows=asked.rows, form=form)
-    training = None if asked.train is None else read_training(asked.train, known, form)
-    known.check_dropped()
-    note_unlabelled(given.labels is not None, asked.target, data)
-    return verify_protocol(protocol, loaded, given.X, ids=given.ids, train=training)
+    if inputs.sample is not None:
+        raise DataError("--sample is for the claims of an audit; select fewer rows with --rows")
+    form = inputs.csv.form(data, inputs.train)
+    loaded, protocol = inputs.loading.load(model), load_protocol(path)
+    table_columns = inputs.columns.declare(field_names(loaded, protocol), inputs.target)
+    table = read_rows(data, table_columns, rows=inputs.rows, form=form)
+    training = None if inputs.train is None else read_training(inputs.train, table_columns, form)
+    table_columns.check_dropped()
+    note_unlabelled(table.labels is not None, inputs.target, data)
+    return verify_protocol(protocol, loaded, table.X, ids=table.ids, train=training)
 
 
 def _check_signatures(path: Path, public_key: Path, protocol_key: Path | None) -> tuple[Any, ...]:
@@ -212,14 +214,16 @@ def _check_signatures(path: Path, public_key: Path, protocol_key: Path | None) -
 
 
 def _verify_signature(path: Path, public_key: Path | None, protocol_key: Path | None) -> Any:
-    """Check a signature together with what it lies beside: an audit, a pack or a protocol file."""
+    """Check a signature together with the audit, pack or protocol file beside it."""
     from fragility.trust.signing import SIGNATURE_FILE, SIGNATURE_SUFFIX
 
     if public_key is None:
-        raise VerificationError("a signature is checked by the key of its signer; name it with --public-key")
+        raise VerificationError("a signature is checked with the public key of its signer; name it with --public-key")
     signed = path.parent if path.name == SIGNATURE_FILE else path.with_name(path.name.removesuffix(SIGNATURE_SUFFIX))
     if signed == path or not signed.exists():
-        raise DataError(f"what {path} signs does not lie beside it; name the audit, the pack or the protocol instead")
+        raise DataError(
+            f"the file that {path} signs is not beside it; name the audit, the pack or the protocol instead"
+        )
     kind = find_kind(signed)
     if kind != "audit" and protocol_key is not None:
         raise DataError(f"--protocol-key has no effect on the signature of {KINDS[kind][0]}; leave it out")
@@ -229,7 +233,7 @@ def _verify_signature(path: Path, public_key: Path | None, protocol_key: Path | 
 
 
 def _check_keys_suffice(model: str | None, data: str | None, public_key: Path | None) -> None:
-    """Refuse to verify without a model, rows or a key; without any of them nothing would be checked."""
+    """Refuse to verify with neither a key nor both model and rows, because nothing would be checked."""
     if model is not None or data is not None or public_key is None:
         lacking = "--model MODEL" if model is None else "--data DATA"
         raise VerificationError(

@@ -250,7 +250,7 @@ def _find_file(folder: Path, flavour: str, settings: Mapping[str, Any]) -> tuple
         return path, ".txt"
     how = settings.get("serialization_format", "pickle" if suffix != ".skops" else "skops")
     if how not in SERIALISED:
-        raise ModelError(f"its {flavour} file has the format {how!r:.50}; known ones are {', '.join(SERIALISED)}")
+        raise ModelError(f"its {flavour} file has the format {how!r:.50}; supported are {', '.join(SERIALISED)}")
     return path, SERIALISED[how]
 
 
