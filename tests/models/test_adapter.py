@@ -98,7 +98,7 @@ def test_callables_need_declared_classes() -> None:
     def always(rows: np.ndarray) -> np.ndarray:
         return np.tile([0.25, 0.75], (len(rows), 1))
 
-    with pytest.raises(ModelError, match=r"does not say which classes.*classes=\[\.\.\.\]"):
+    with pytest.raises(ModelError, match=r"does not name the classes.*classes=\[\.\.\.\]"):
         Model.wrap(always)
     model = Model.wrap(always, classes=["no", "yes"])
     assert model.classes == ("no", "yes")

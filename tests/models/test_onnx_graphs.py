@@ -76,11 +76,11 @@ def test_a_file_cut_off_anywhere_is_refused() -> None:
     ("name", "sentence"),
     [
         ("Loop", "the operator 'Loop' is not supported: it loops, branches, draws at random or is not used"),
-        ("If", "the operator 'If' is not run"),
-        ("RandomUniformLike", "the operator 'RandomUniformLike' is not run"),
-        ("NonZero", "the operator 'NonZero' is not run"),
-        ("SequenceMap", "the operator 'SequenceMap' is not run"),
-        ("NoSuchOperator", "the operator 'NoSuchOperator' is not run"),
+        ("If", "the operator 'If' is not supported"),
+        ("RandomUniformLike", "the operator 'RandomUniformLike' is not supported"),
+        ("NonZero", "the operator 'NonZero' is not supported"),
+        ("SequenceMap", "the operator 'SequenceMap' is not supported"),
+        ("NoSuchOperator", "the operator 'NoSuchOperator' is not supported"),
     ],
 )
 def test_operators_that_loop_branch_or_draw_are_refused(name: str, sentence: str) -> None:
@@ -173,10 +173,10 @@ MIXES = "mixes rows with each other"
 @pytest.mark.parametrize(
     ("nodes", "sentence"),
     [
-        ([*COUNT, node("Mul", "X number", "h")], f"what the operator Mul gives {DEPENDS}"),
-        ([*COUNT, node("Greater", "number many", "c"), node("Where", "c X ones", "h")], f"Where gives {DEPENDS}"),
-        ([*COUNT, node("Range", "zero count zero", "h")], f"Range gives {DEPENDS}"),
-        ([node("Size", "X", "s"), node("Cast", "s", "n", to=FLOAT), node("Div", "X n", "h")], f"Div gives {DEPENDS}"),
+        ([*COUNT, node("Mul", "X number", "h")], f"the output of the operator Mul {DEPENDS}"),
+        ([*COUNT, node("Greater", "number many", "c"), node("Where", "c X ones", "h")], f"Where {DEPENDS}"),
+        ([*COUNT, node("Range", "zero count zero", "h")], f"Range {DEPENDS}"),
+        ([node("Size", "X", "s"), node("Cast", "s", "n", to=FLOAT), node("Div", "X n", "h")], f"Div {DEPENDS}"),
         ([*COUNT, node("Mul", "number many", "h")], f"its output 'h' {DEPENDS}"),
         ([*COUNT, node("Expand", "ones shape", "e"), node("ReduceSum", "e axis", "n"), node("Mul", "X n", "h")],
          f"the operator ReduceSum {MIXES}"),

@@ -103,7 +103,7 @@ def test_a_server_ends_well_and_its_log_is_read_by_the_other_commands(case, home
         _, said = process.communicate(timeout=60)
         assert process.returncode == 0, said
         assert "21 rows were sealed" in said and TOKEN not in said
-        assert f"every user of this machine can read the token in {token}; `chmod o-r` it" in said
+        assert f"every user of this machine can read the token in {token}; restrict it with chmod o-r" in said
     assert ids_of(log) == [*case.X.index[:20], "gap"] and os.listdir(log / "pending") == []
     audit, rows = log / "audits" / "000001", log / "rows" / "000001"
     model = ["--model", home / "model.joblib", "--trust", "--data", rows, "--id", "id"]
