@@ -121,7 +121,7 @@ def test_rules_are_derived_for_a_model_of_one_group():
 def test_an_audit_without_certificates_has_nothing_to_compare(folder, tmp_path):
     empty = fg.Certificates.load(folder / "audit").take([])
     said = refuse("report", folder / "audit", empty.save(tmp_path / "empty"))
-    assert f"the audit {tmp_path / 'empty'} holds no certificates; there is nothing to report" in said
+    assert f"the audit {tmp_path / 'empty'} contains no certificates; there is nothing to report" in said
     with pytest.raises(CertificateError, match="there are no certificates to summarise"):
         empty.summary()
 

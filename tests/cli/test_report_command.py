@@ -121,7 +121,7 @@ def test_columns_and_rows_that_do_not_fit_are_refused(made, table, tmp_path) -> 
     other = tmp_path / "other.parquet"
     table[700:760].assign(age=1).to_parquet(other)
     foreign = refuse("report", audit, "--data", other, "--id", "loan", *out)
-    assert "the rows given are not the ones that were audited" in foreign
+    assert "the given rows are not the audited rows" in foreign
     assert "--id names the column 'lone', which is not in" in refuse(
         "report", audit, "--data", other, "--id", "lone", *out
     )

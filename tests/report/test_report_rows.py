@@ -95,7 +95,7 @@ def test_cases_show_their_values_and_what_replaces_them(certs, rows) -> None:
     assert f"but without {after.field} ({after.value} → {after.becomes})" in told  # what is not lost is told apart
     assert f"; {own.field} ({own.value}, already its replacement) stays as it is" in told
     assert describe_replacement(same.value, same.becomes) == f"{same.value}, already its replacement"
-    assert "after the arrow, what replaces it when lost" in report.to_html()
+    assert "after the arrow, the value that replaces it when lost" in report.to_html()
     assert fg.Report.of(certs).summary.audits[0].focus.cases[0].values is None
     assert "after the arrow" not in fg.Report.of(certs).to_html()
 
@@ -124,18 +124,18 @@ def test_a_pipeline_needs_its_model_to_tell_what_replaces_a_value() -> None:
 
 
 def test_rows_that_were_not_audited_are_refused(certs, rows) -> None:
-    with pytest.raises(DataError, match=r"the rows given are not the ones that were audited: ids or values differ"):
+    with pytest.raises(DataError, match=r"the given rows are not the audited rows: ids or values differ"):
         fg.Report.of(certs, rows=rows.assign(debt=rows["debt"] + 1))
     with pytest.raises(DataError, match=r"are not the ones that were audited"):
         fg.Report.of(certs, rows=rows.iloc[:-1])
-    with pytest.raises(DataError, match=r"by cuts rows by a column of theirs; give the rows that were audited too"):
+    with pytest.raises(DataError, match=r"by groups rows by one of their columns; give the audited rows too"):
         fg.Report.of(certs, by="shop")
     more = pd.concat([rows, rows.set_axis(range(1000, 1000 + ROWS))]).sample(frac=1, random_state=1)
     assert fg.Report.of(certs, rows=more, by="shop").to_dict() == fg.Report.of(certs, rows=rows, by="shop").to_dict()
     selection = certs.take(range(20))
     assert fg.Report.of(selection, rows=rows).summary.audits[0].focus.cases[0].values is not None
     with pytest.raises(
-        DataError, match=r"the rows given lack the audited row '\d+'; give the audited rows with the ids"
+        DataError, match=r"the given rows lack the audited row '\d+'; give the audited rows with the ids"
     ):
         fg.Report.of(selection, rows=rows.iloc[200:])
 
@@ -143,7 +143,7 @@ def test_rows_that_were_not_audited_are_refused(certs, rows) -> None:
 def test_a_table_of_segments_without_the_models_fields_is_enough(certs, rows) -> None:
     report = fg.Report.of(certs, rows=rows[["shop"]], by="shop")
     assert report.summary.audits[0].segments == (fg.share_by(certs, rows, by="shop"),)
-    assert "Their values are not shown: the rows given lack the field income." in report.to_markdown()
+    assert "Their values are not shown: the given rows lack the field income." in report.to_markdown()
 
 
 def test_segments_of_two_audits_are_paired(certs, rows) -> None:

@@ -233,7 +233,7 @@ def test_labels_must_cover_the_rows_and_be_classes(certs) -> None:
         fg.Report.of(certs, labels={own: label for own, label in labels.items() if own != 5})
     with pytest.raises(DataError, match=r"ids of the audit: 0 to 299; ids of the labels: 'x0' to 'x99'"):
         fg.Report.of(certs, labels={f"x{own}": label for own, label in labels.items()})
-    with pytest.raises(DataError, match=r"no label is one of the model's classes; labels run like '17'"):
+    with pytest.raises(DataError, match=r"no label is one of the model's classes; an example is '17'"):
         fg.Report.of(certs, labels={own: 17 for own in labels})
     as_text = {str(own): label for own, label in labels.items()}
     assert fg.Report.of(certs, labels=as_text).to_dict() == fg.Report.of(certs, labels=labels).to_dict()
@@ -326,7 +326,7 @@ def test_several_audits_are_matched_by_id() -> None:
 
 def test_one_model_under_two_baselines_is_not_told_as_two_models() -> None:
     report = fg.Report.of({"first": small_audit(200), "second": small_audit(200, baseline="zero")})
-    assert "second and first do not compare: their protocols differ" in report.to_markdown()
+    assert "second and first are not comparable: their protocols differ" in report.to_markdown()
     assert "flips early less" not in report.to_markdown() and "flips early more" not in report.to_markdown()
     assert (
         "Not comparable: second has another protocol" in report.to_markdown()

@@ -1,12 +1,12 @@
 """The report on one or several audits: a summary of plain numbers, and its renderings as HTML, Markdown and JSON.
 
 summary    every number that a report shows, typed
-gathering  from audits to the summary
-tally      what a set of predictions adds up to
-inputs     the audited rows and labels that a user gives beyond the audit
-sections   the report as sections of blocks, in the order in which they are read
-chapters   the longer ones: several audits, failure modes, the deployed model
-sentences  what only a report says
+gathering  making the summary from audits
+tally      counts over a set of predictions
+inputs     the audited rows and labels, which the user may give in addition to the audit
+sections   the report as sections of blocks, in their order
+chapters   the longer sections: several audits, failure modes, the deployed model
+sentences  sentences that only reports use
 figures    its pictures
 document   `Report`
 """

@@ -1,8 +1,8 @@
-"""The longer chapters of the report: several audits side by side, failure modes, and the artefact that is deployed.
+"""The longer sections of the report: several audits side by side, failure modes, and the deployed model.
 
-Several audits: which flips early more often, by how much, and their numbers side by side. Failure modes: what evidence
-that is wrong, not only lost, costs predictions, and how far values may move. Deployment: whether the deployed model is
-the one that was audited, as comparisons with other artefacts show.
+Several audits: which one flips early more often, by how much, and their numbers side by side. Failure modes: the cost
+of wrong or noisy evidence, and how far values may move. Deployment: whether the deployed model is the audited one,
+according to comparisons with other artefacts.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ COMPARED = {
 }
 
 
-# What is told of each audit, by the name of its measure.
+# The rows of the table of several audits: measures and their labels.
 MEASURES = {
     "accuracy": "accuracy",
     "confident_accuracy": "accuracy of confident predictions",
@@ -82,14 +82,14 @@ MEASURES = {
     "confident_mean_fds": "mean FDS of confident predictions",
     "confident_mean_exposure": "mean exposure of confident predictions",
     "fewer_suffice": "a smaller failing set than the path found",
-    "path_missed": "the path found none, a failing set exists",
+    "path_missed": "the path does not flip it, but a failing set exists",
     "proved": "no loss of groups flips it",
     "unsettled": "smallest set not settled",
     "mean_smallest_size": "mean smallest set",
     "lost": "decisions expected to be lost",
 }
-FADING = "no_flip_under_"  # begins the measures of fading, one per operator
-COUNTED = ("fewer_suffice", "path_missed", "proved", "unsettled")  # whose shares are of few rows
+FADING = "no_flip_under_"  # prefix of the measures of fading, one per operator
+COUNTED = ("fewer_suffice", "path_missed", "proved", "unsettled")  # shown as counts, since few rows are searched
 
 
 def show_comparison(summary: ReportSummary) -> Section:
@@ -123,7 +123,7 @@ def _write_headline(pair: PairedAudits) -> str:
         f"{write_difference(early.difference)}."
     )
     if not pair.comparable:
-        return f"{second} and {first} do not compare: their protocols differ. {shares}"
+        return f"{second} and {first} are not comparable: their protocols differ. {shares}"
     if early.difference.lower <= 0 <= early.difference.upper:
         return f"{second} and {first} do not clearly differ. {shares}"
     return f"{second} flips early {'more' if early.difference.lower > 0 else 'less'} often than {first}. {shares}"
@@ -135,12 +135,12 @@ def _warn_of_protocols(pair: PairedAudits) -> str:
     if not pair.comparable:
         return f"Not comparable: {text} What differs below may come from the protocol, not from the model."
     if any(one.scales_scores for one in pair.differences):
-        return f"{text} RCMA, FDS and exposure are not on the same scale; flips compare."
+        return f"{text} RCMA, FDS and exposure are not on the same scale; flips are comparable."
     return text
 
 
 def _warn_of_rows_and_failures(summary: ReportSummary) -> list[str]:
-    """Return that numbers are of different rows, or expected under different failures."""
+    """Return warnings if the audits cover different rows, or declare different failures."""
     rows = {(audit.facts.rows, pair.shared) for audit in summary.audits for pair in summary.paired}
     warnings = ["The audits cover different rows."] if any(own != shared for own, shared in rows) else []
     lattices = [audit.everything.lattice for audit in summary.audits]
@@ -154,11 +154,11 @@ def _warn_of_rows_and_failures(summary: ReportSummary) -> list[str]:
 
 def _describe_pairing(pair: PairedAudits) -> str:
     """Return which rows two audits are compared on, and how flips are counted."""
-    counted = "flips over all sets of groups" if pair.by_sets else "flips along the paths"
+    counting = "flips over all sets of groups" if pair.by_sets else "flips along the paths"
     if not pair.shared:
-        return f"no row in common, so each audit's own rows (Newcombe's interval), {counted}"
+        return f"no row in common, so each audit's own rows (Newcombe's interval), {counting}"
     rows = write_count(pair.shared, "shared row")
-    return f"{rows}, {pair.both_confident:,} confident in both (Tango's paired interval), {counted}"
+    return f"{rows}, {pair.both_confident:,} confident in both (Tango's paired interval), {counting}"
 
 
 def _write_difference_cells(one: Compared) -> tuple[str, ...]:
@@ -190,9 +190,9 @@ def show_side_by_side(summary: ReportSummary) -> Section:
         if pair.shared
     ]
     if shared:
-        both = ("confident in both", "flip in both", "in the first", "in the second")
+        columns = ("confident in both", "flip in both", "in the first", "in the second")
         caption = "On the rows that audits share: confident in both, and flipping early"
-        blocks.append(Table(caption, ("audits", "shared rows", "same class", *both), shared))
+        blocks.append(Table(caption, ("audits", "shared rows", "same class", *columns), shared))
     blocks.append(Text([_describe_shared_rows(pair) for pair in summary.paired]))
     blocks += [_list_changes(pair) for pair in summary.paired if pair.changed]
     blocks += compare_modes(summary.audits)
@@ -211,7 +211,7 @@ def show_side_by_side(summary: ReportSummary) -> Section:
 
 
 def _list_facts(audit: AuditNumbers) -> list[tuple[str, str]]:
-    """Return what one audit is of, and what stands beside its measures."""
+    """Return facts about an audit that are not measures."""
     sure, pi = audit.confident, audit.protocol
     return [
         ("model", shorten_name(audit.facts.model)),
@@ -224,24 +224,24 @@ def _list_facts(audit: AuditNumbers) -> list[tuple[str, str]]:
 
 
 def _write_measure(measured: AuditSummary, name: str) -> str:
-    """Return a measure of an audit; a mark says that a share is not known of all predictions."""
+    """Return a measure of an audit as text; `>=` marks a share with unsettled predictions."""
     if name not in measured:
         return "no labels" if name == "accuracy" else "-"
-    found = measured[name]
+    value = measured[name]
     if name in COUNTED:
-        return f"{found.count:,}"
+        return f"{value.count:,}"
     if name == "lost":
-        return f"{found.total:.1f}"
-    if not found.rows:
+        return f"{value.total:.1f}"
+    if not value.rows:
         return "-" if name == "mean_smallest_size" else "none confident"
-    if not hasattr(found, "count"):
-        return f"{found.value:.3f}"
-    share = f"{'' if found.exact else '>= '}{found.value:.1%}"
-    return f"{found.count:,} ({share})" if name == "confident" else share
+    if not hasattr(value, "count"):
+        return f"{value.value:.3f}"
+    share = f"{'' if value.exact else '>= '}{value.value:.1%}"
+    return f"{value.count:,} ({share})" if name == "confident" else share
 
 
 def _list_changes(pair: PairedAudits) -> Table:
-    """Return what happened to the rows from one audit to the other, with the ids of the first."""
+    """Return a table of the rows that changed between two audits, with the first ids."""
     rows = [(one.words, f"{one.rows:,}", ", ".join(map(shorten_name, one.first))) for one in pair.changed]
     if pair.right is not None:
         now, before = pair.right
@@ -275,27 +275,28 @@ MEASURE = "are flipped by the failure of one unit with a chance over one half"
 
 
 def show_modes(audit: AuditNumbers, numbers: ModesNumbers) -> Section:
-    """Return what each failure mode costs the assessed predictions, and which units cost and flip most."""
+    """Return the cost of each failure mode for the assessed predictions, and the units that flip most of them."""
     key, heading, noun = "modes", "Evidence that is wrong, not only lost", name_focus(audit)
     opening = (
-        "Evidence does not only go missing: it also arrives wrong. For each failure mode of the protocol the audit "
-        "asked what the failure of one unit of evidence costs a prediction, and how likely it flips it."
+        "Evidence may not only be missing but also wrong. For each failure mode of the protocol the audit computed how "
+        "much margin the failure of one unit of evidence costs a prediction, and how likely the failure flips it."
     )
     blocks: list[PageBlock] = [Text([opening, describe_assessed(audit, numbers)])]
     if not numbers.modes:
         return Section(key, heading, blocks)
-    named = [(MODE_WORDS[one.mode][0], one) for one in numbers.modes]
+    by_name = [(MODE_WORDS[one.mode][0], one) for one in numbers.modes]
     facts = [
-        (name.capitalize(), f"{begin_sentence(MODE_MEANINGS[one.mode])}. {describe_found(one)}") for name, one in named
+        (name.capitalize(), f"{begin_sentence(MODE_MEANINGS[one.mode])}. {describe_found(one)}")
+        for name, one in by_name
     ]
     rows = [
         (name, f"{one.exposure.median:.2f}", write_part(one.flips.count, one.flips.rows), write_interval(one.flips))
-        for name, one in named
+        for name, one in by_name
     ]
     head = ("failure mode", "median exposure", "flipped by one failure", "95% interval")
     table = Table("What the failure of one unit does", head, rows, wrapped=True)
-    shares = draw_shares([(name, one.flips) for name, one in named], MEASURE, total=False)
-    exposures = [draw_exposure(one, name.capitalize()) for name, one in named]
+    shares = draw_shares([(name, one.flips) for name, one in by_name], MEASURE, total=False)
+    exposures = [draw_exposure(one, name.capitalize()) for name, one in by_name]
     blocks += [
         Facts(facts),
         Figure([shares], f"Share of the assessed {noun} that {MEASURE}; lines are 95% intervals.", table),
@@ -311,8 +312,8 @@ def show_any_value(numbers: AnyValueNumbers) -> Section:
     if numbers.most_exposed is not None:
         which = f"{numbers.rows:,} confident predictions, the most exposed ones"
     opening = (
-        f"Every finding above depends on what stands in for lost evidence. This one does not: for {which}, the audit "
-        f"searched how many of {numbers.groups} groups must change, to any values of their domains, before the "
+        f"Every finding above depends on the values that replace lost evidence. This one does not: for {which}, the "
+        f"audit searched how many of {numbers.groups} groups must change, to any values of their domains, before the "
         "decision flips. No choice of a baseline can dispute this."
     )
     rows = [(name, write_part(count, numbers.rows), write_part(early, count)) for name, count, early in numbers.budgets]
@@ -330,7 +331,7 @@ def describe_assessed(audit: AuditNumbers, numbers: ModesNumbers) -> str:
     rule = (
         f"This audit assesses at most {numbers.most_confident:,} predictions that are at least "
         f"{write_percent(audit.protocol.min_confidence)} confident, drawn by a hash of their content, "
-        "which is as good as at random."
+        "which is equivalent to a random sample."
     )
     if numbers.rows < total:
         which = (
@@ -362,7 +363,7 @@ def describe_found(numbers: ModeNumbers) -> str:
 
 def _list_units(numbers: ModeNumbers, rows: int) -> Table:
     """Return the units whose failure flips most."""
-    shown = numbers.units[:SHOWN_UNITS]
+    units = numbers.units[:SHOWN_UNITS]
     cells = [
         (
             shorten_name(unit.name),
@@ -370,9 +371,9 @@ def _list_units(numbers: ModeNumbers, rows: int) -> Table:
             Cell(write_percent(unit.flip_chance), draw_share_bar(unit.flip_chance)),
             write_part(unit.flips, rows),
         )
-        for unit in shown
+        for unit in units
     ]
-    more = f"; the {len(shown)} of {len(numbers.units):,} that flip most" if len(numbers.units) > len(shown) else ""
+    more = f"; the {len(units)} of {len(numbers.units):,} that flip most" if len(numbers.units) > len(units) else ""
     head = ("unit", "expected loss of margin", "mean flip chance", "chance over one half")
     return Table(f"{MODE_WORDS[numbers.mode][0].capitalize()}: what each unit costs{more}", head, cells, sortable=True)
 
@@ -394,7 +395,7 @@ def list_case_intervals(case: FragileCase) -> list[str]:
 
 
 def compare_modes(audits: Sequence[AuditNumbers]) -> list[PageBlock]:
-    """Return the failure modes that all audits assessed, side by side; nothing where they share none."""
+    """Return the failure modes that all audits assessed, side by side; empty if there are none."""
     assessed = [() if audit.focus.modes is None else audit.focus.modes.modes for audit in audits]
     by_audit = [{one.mode: one for one in modes} for modes in assessed]
     shared = [mode for mode in by_audit[0] if all(mode in numbers for numbers in by_audit[1:])]
@@ -422,9 +423,9 @@ def compare_modes(audits: Sequence[AuditNumbers]) -> list[PageBlock]:
 
 SHOWN_REVEALS = 10
 OPENING = (
-    "The audit speaks of one file. What answers in production may be another: a converted file, the file of a booster, "
-    "a service. Both were asked about the same rows as they are, and with evidence lost, missing, wrong and noisy, "
-    "because converters agree on clean rows and differ elsewhere."
+    "The audit is about one model file. The model in production may be another artefact: a converted file, the file of "
+    "a booster, a service. Both predicted the same rows, unchanged and with lost, missing, wrong and noisy evidence, "
+    "because converters often agree on clean rows and differ elsewhere."
 )
 
 

@@ -1,4 +1,4 @@
-"""Report: what `fragility report` and the demo hand out."""
+"""`Report`: the report on audits, as `fragility report` and the demo write it."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ RISK = 0.02
 
 @dataclass(frozen=True, repr=False)
 class Report(Result):
-    """A report on one audit or several: one HTML file for people, the same as text or Markdown, its numbers as JSON.
+    """A report on one audit or several: one HTML file, the same as text or Markdown, and its numbers as JSON.
 
-    Made by :meth:`of`. The same audits give the same bytes; nothing is fetched when it is opened, and its size does
-    not grow with the number of rows.
+    :meth:`of` makes one. The same audits give the same bytes; opening the file fetches nothing, and its size does not
+    grow with the number of rows.
 
     Attributes
     ----------
     summary : ReportSummary
         Every number the report shows.
     changes : tuple of AuditChanges
-        Of each audit after the first: its rows beside those of the first.
+        For each audit after the first, its rows beside those of the first.
     """
 
     summary: ReportSummary
@@ -83,17 +83,17 @@ class Report(Result):
         Parameters
         ----------
         audits : Certificates or mapping of str to Certificates
-            What was audited; several are also put side by side, row by row where they share ids.
+            The audits; several are also compared, row by row if they share ids.
         name : str, default="audit"
-            What to call a single audit: the folder it lies in, say.
+            The name of a single audit, for example its folder.
         labels : mapping of id to class, optional
-            True classes of every audited row, for accuracy and for what a review would find.
+            True classes of every audited row, for accuracy and for the results of a review.
         brittle : BrittleLabels or pyarrow.Table, optional
             Held-out stress labels of a single audit's rows, from :func:`label_brittle`.
         min_confidence : float, optional
-            Where confident begins; by default as the protocol declares.
+            The threshold of confidence; by default as the protocol declares.
         risk : float, default=0.02
-            The rate that the review policy is to keep to among unreviewed predictions.
+            The largest rate of wrong or brittle predictions among those that the review policy leaves unreviewed.
         verify : str or sequence of str, optional
             The command that verifies each audit; by default one with the model and the rows left to fill in.
         rows : table or array of shape (n, d), optional
@@ -102,24 +102,24 @@ class Report(Result):
         ids : sequence, optional
             One id per row, as in :func:`audit`; by default the index of a pandas table, else 0, 1, ...
         by : str, sequence of str, or mapping, default=()
-            Columns of ``rows`` to cut predictions by, as in :func:`share_by`.
+            Columns of ``rows`` to group predictions by, as in :func:`share_by`.
         model : estimator, pipeline, booster or Model, optional
-            The audited model, to tell what replaces a value where its preprocessing makes other columns of it.
+            The audited model, to find the replacement of a raw value whose columns its preprocessing transforms.
         author : str, optional
             Who made the report.
         purpose : str, optional
             What it was made for.
         date : str, optional
-            Its date. Nothing is looked up, so that the same input gives the same bytes.
+            Its date. The clock is not read, so that the same input gives the same bytes.
         signed_by : str or sequence of str, optional
             The key of each audit's signature, once verified with :func:`verify_signature`.
         reliability : FailureProbability, optional
-            Of a single audit's rows, from :func:`assess_reliability`: what to make reliable first. Of a file that
-            ``fragility reliability`` wrote: ``FailureProbability.load``.
+            For a single audit: the failure probabilities of its rows, from :func:`assess_reliability`, or from a file
+            of ``fragility reliability`` by ``FailureProbability.load``.
         parity : ModelParity or sequence of ModelParity, default=()
             Comparisons of an audited model with other artefacts of it, from :func:`check_parity`.
         values : bool, default=False
-            Whether the examples of these comparisons keep the values of their rows; else they name fields alone.
+            Whether the examples of these comparisons keep the values of their rows, or only the names of fields.
 
         Returns
         -------
@@ -135,56 +135,54 @@ class Report(Result):
         named = audits if isinstance(audits, Mapping) else {name: audits}
         commands = [verify] if isinstance(verify, str) else verify or [verify_command(key) for key in named]
         keys = [signed_by] if isinstance(signed_by, str) else signed_by or [None for _ in named]
-        for given, what in ((commands, "command to verify"), (keys, "signing key of")):
-            if len(given) != len(named):
-                raise DataError(f"one {what} each of {len(named)} audits was expected, got {len(given)}")
+        for values_given, what in ((commands, "command to verify"), (keys, "signing key of")):
+            if len(values_given) != len(named):
+                raise DataError(f"one {what} each of {len(named)} audits was expected, got {len(values_given)}")
         reported = [
             ReportedAudit(replace_controls(key), audit, replace_controls(command), signer)
             for (key, audit), command, signer in zip(named.items(), commands, keys, strict=True)
         ]
-        shown = None if rows is None else ShownRows.of(rows, ids, model)
+        shown_rows = None if rows is None else ShownRows.of(rows, ids, model)
         byline = Byline(author, purpose, date)
         compared = (parity,) if isinstance(parity, ModelParity) else tuple(parity)
         if not values:
-            compared = tuple(one.without_values() for one in compared)
-        if min_confidence is None:  # of several audits, the first one says it
-            min_confidence = next((one.audit.protocol.min_confidence for one in reported), CONFIDENT)
-        settings = ReportSettings(labels, brittle, min_confidence, risk, shown, by, byline, reliability, compared)
+            compared = tuple(comparison.without_values() for comparison in compared)
+        if min_confidence is None:  # several audits: as the first one declares
+            min_confidence = next((entry.audit.protocol.min_confidence for entry in reported), CONFIDENT)
+        settings = ReportSettings(labels, brittle, min_confidence, risk, shown_rows, by, byline, reliability, compared)
         return cls(*summarise(reported, settings))
 
     def sections(self, top: int = TOP) -> list[Section]:
         return list_sections(self.summary)
 
     def to_text(self, top: int = TOP) -> str:
-        """Return the report to read in a terminal; of several audits, how they compare.
+        """Return the report as text for a terminal; for several audits, their comparison.
 
         Parameters
         ----------
         top : int, default=10
-            Not used: the report says itself how much it shows.
+            Ignored: the lengths of a report's lists are fixed.
 
         Returns
         -------
         str
-            Several lines; also what printing shows.
+            Several lines; ``print`` shows the same.
         """
         return render_text(list_comparison(self.summary) or self.sections())
 
     def tables(self) -> dict[str, pa.Table]:
-        """Return the rows that audits share, before and after; one audit has no such table.
+        """Return the rows that audits share, before and after; empty for one audit.
 
         Returns
         -------
         dict of str to pyarrow.Table
             ``changes``, if there are several audits.
         """
-        named = [each.facts.name for each in self.summary.audits[1:]]
-        both = [pa.Table.from_pandas(one.table, preserve_index=False) for one in self.changes]
-        both = [
-            table.append_column("audit", pa.array([name] * len(table), pa.string()))
-            for name, table in zip(named, both, strict=True)
-        ]
-        return {"changes": pa.concat_tables(both, promote_options="permissive")} if both else {}
+        tables = []
+        for numbers, changes in zip(self.summary.audits[1:], self.changes, strict=True):
+            table = pa.Table.from_pandas(changes.table, preserve_index=False)
+            tables.append(table.append_column("audit", pa.array([numbers.facts.name] * len(table), pa.string())))
+        return {"changes": pa.concat_tables(tables, promote_options="permissive")} if tables else {}
 
     def to_arrow(self) -> pa.Table:
         """Return the rows that audits share, before and after.
@@ -200,7 +198,7 @@ class Report(Result):
             The report is about one audit.
         """
         if not self.changes:
-            raise DataError("a table of what changed needs two audits or more; this report is about one")
+            raise DataError("a table of changes needs at least two audits; this report is about one")
         return super().to_arrow()
 
     def to_dict(self) -> dict[str, Any]:
@@ -214,13 +212,13 @@ class Report(Result):
 
 
 def verify_command(folder: object, *words: object) -> str:
-    """Return the command that verifies an audit; without further words, with the model and the rows to fill in."""
-    given = shlex.join(str(word) for word in words) if words else "--model MODEL --data DATA"
-    return f"fragility verify {shlex.quote(str(folder))} {given}"
+    """Return the command that verifies an audit, with these options or with placeholders for model and rows."""
+    options = shlex.join(str(word) for word in words) if words else "--model MODEL --data DATA"
+    return f"fragility verify {shlex.quote(str(folder))} {options}"
 
 
 def is_report(path: Path) -> bool:
-    """Whether a file was written by us, so that another report may replace it."""
+    """Return whether a file is a report, which another report may replace."""
     try:
         with path.open("rb") as stream:
             return MARKER.encode() in stream.read(1000)
@@ -229,7 +227,7 @@ def is_report(path: Path) -> bool:
 
 
 def save_beside(report: Report, folder: Path) -> Path | None:
-    """Write the report into an audit's folder; return None if a file of that name is not a report, and leave it."""
+    """Write the report into an audit's folder; return None, and write nothing, if another file has its name."""
     target = folder / REPORT_FILE
     if os.path.lexists(target) and not is_report(target):
         return None

@@ -44,21 +44,21 @@ def show_shares(entries: Sequence[tuple[str, Share]], caption: str) -> Figure:
 
 
 def fold_budgets(audit: AuditNumbers, numbers: SetNumbers) -> list[tuple[str, int]]:
-    """Return (how many groups, predictions) with long tails folded, by the fewest groups known to flip them.
+    """Return pairs (number of groups, predictions) by the fewest groups known to flip them; long tails are merged.
 
-    The steps are those of all predictions, whichever of them are counted. The last entry is for those of which no
-    failing set is known.
+    The numbers of groups are the same for every set of predictions. The last entry counts the predictions without a
+    known failing set.
     """
     last = max((k for k, count in enumerate(audit.everything.fewest, start=1) if count), default=1)
     steps = list(numbers.fewest[: max(last, len(audit.everything.flips_at))])
-    shown = [(str(k), count) for k, count in enumerate(steps[:SHOWN_STEPS], start=1)]
+    entries = [(str(k), count) for k, count in enumerate(steps[:SHOWN_STEPS], start=1)]
     if len(steps) > SHOWN_STEPS:
-        shown = [*shown[:-1], (f"{SHOWN_STEPS}+", sum(steps[SHOWN_STEPS - 1 :]))]
-    return [*shown, ("none", numbers.none_known)]
+        entries = [*entries[:-1], (f"{SHOWN_STEPS}+", sum(steps[SHOWN_STEPS - 1 :]))]
+    return [*entries, ("none", numbers.none_known)]
 
 
 def name_unflipped(audit: AuditNumbers) -> str:
-    """Return what is known of predictions without a known failing set."""
+    """Return the label of predictions without a known failing set."""
     holds, unknown = audit.everything.holds, audit.everything.none_known
     return "holds whatever is lost" if holds.count == unknown else f"none known ({holds.count:,} of all hold, proved)"
 
@@ -109,7 +109,7 @@ def draw_collapse(curve: Sequence[Quartiles], everything: Sequence[Quartiles] | 
 
 
 def draw_class_curve(name: str, rows: int, curve: Sequence[Quartiles]) -> str:
-    """Return one class's collapse, small, to stand beside the others."""
+    """Return a small picture of one class's collapse."""
     left, right, top, bottom = 42.0, 202.0, 26.0, 106.0
     y, x = LinearScale(0.0, 1.0, bottom, top), LinearScale(0, len(curve) - 1, left + 4, right - 4)
     marks = drawing.draw_value_axis(y, QUARTERS[::2], left, right) + _draw_quartiles(curve, x, y)
@@ -133,7 +133,7 @@ def _list_medians(curve: Sequence[Quartiles]) -> str:
 
 
 def draw_loss(loss: Loss, name: str) -> str:
-    """Return how a loss is spread over the predictions, with its median."""
+    """Return the distribution of a loss over the predictions, with its median."""
     open_ended = loss.top > 1.0
     lower, median, upper = (
         f"{loss.top:.0%} or more" if value >= loss.top and open_ended else write_percent(value)
@@ -151,7 +151,7 @@ def draw_loss(loss: Loss, name: str) -> str:
 
 
 def draw_exposure(numbers: ModeNumbers, name: str) -> str:
-    """Return how the exposure to one failure mode is spread over the predictions, with its median."""
+    """Return the distribution of the exposure to one failure mode over the predictions, with its median."""
     lower, median, upper = (f"{value:.2f}" for value in astuple(numbers.exposure))
     label = (
         f"{name}: of {sum(numbers.histogram)} predictions the median exposure is {median}, of a quarter it is at most "
@@ -261,8 +261,10 @@ def draw_review(view: ReviewView) -> str:
 
 
 def draw_case(case: FragileCase) -> str:
-    """Return one case's margin along its path; empty where the audit holds no steps."""
+    """Return one case's margin along its path; empty if the audit stores no steps."""
     if case.margins is None:
         return ""
-    shown = (case.id, case.predicted, case.confidence, case.path, case.margins, case.flip_step, case.flips_to)
-    return draw_curve_svg(MarginCurve(*shown), describe_curve(case.id, describe_case(case)))
+    curve = MarginCurve(
+        case.id, case.predicted, case.confidence, case.path, case.margins, case.flip_step, case.flips_to
+    )
+    return draw_curve_svg(curve, describe_curve(case.id, describe_case(case)))

@@ -4,8 +4,8 @@ The headline names the segment that flips early clearly more often than the rest
 from the rest stays above zero in Newcombe's interval at the level 1 - 0.05 / m, with m the number of segments looked at
 (Bonferroni): the more one looks, the more one finds by chance.
 
-Audits are compared over the rows they share, matched by id. That needs one entry per row of each audit, and is the one
-part of the report whose memory grows with rows.
+Audits are compared over the rows they share, matched by id. This needs one entry per row of each audit, and is the only
+part of the report whose memory grows with the number of rows.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Cut: TypeAlias = tuple[str | None, Sequence[tuple[str, Share]], Collection[str]]
 
 @dataclass(frozen=True)
 class ReportedAudit:
-    """One audit to report on: what to call it, the command that verifies it, and the key that signed it."""
+    """One audit to report on, with its name, the command that verifies it, and the key that signed it."""
 
     name: str
     audit: Audit
@@ -62,7 +62,7 @@ class ReportedAudit:
 
 @dataclass(frozen=True)
 class ReportSettings:
-    """What the report is to say beyond the audits themselves."""
+    """The inputs and settings of a report, besides the audits."""
 
     labels: Mapping[Hashable, object] | None
     brittle: BrittleLabels | pa.Table | None
@@ -78,17 +78,17 @@ class ReportSettings:
 def summarise(
     reported: Sequence[ReportedAudit], settings: ReportSettings
 ) -> tuple[summary.ReportSummary, tuple[AuditChanges, ...]]:
-    """Return the summary that every rendering of a report reads, and the rows of each audit beside the first one's."""
+    """Return the summary of a report, and the rows of each further audit beside those of the first."""
     _check(reported, settings)
-    given, codes = settings.rows, list[list[Coded]]([] for _ in reported)
+    rows, codes = settings.rows, list[list[Coded]]([] for _ in reported)
     if settings.by:
-        if given is None:
-            raise DataError("by cuts rows by a column of theirs; give the rows that were audited too")
-        by = read_by(settings.by, given.values.column_names)
-        codes = segment_rows(given.values, by, [one.audit for one in reported])
+        if rows is None:
+            raise DataError("by groups rows by one of their columns; give the audited rows too")
+        by = read_by(settings.by, rows.values.column_names)
+        codes = segment_rows(rows.values, by, [one.audit for one in reported])
     audits = [_summarise_audit(one, settings, coded) for one, coded in zip(reported, codes, strict=True)]
-    if given is not None:
-        audits = [_show_values(numbers, one.audit, given) for numbers, one in zip(audits, reported, strict=True)]
+    if rows is not None:
+        audits = [_show_values(numbers, one.audit, rows) for numbers, one in zip(audits, reported, strict=True)]
     if len(reported) == 1:
         return summary.ReportSummary(tuple(audits), (), settings.byline, settings.parities), ()
     named, least = [(one.name, one.audit) for one in reported], settings.min_confidence
@@ -108,7 +108,7 @@ def _check(reported: Sequence[ReportedAudit], settings: ReportSettings) -> None:
         raise DataError("a report needs at least one audit, got none")
     empty = next((one.name for one in reported if len(one.audit) == 0), None)
     if empty is not None:
-        raise DataError(f"the audit {empty} holds no certificates; there is nothing to report")
+        raise DataError(f"the audit {empty} contains no certificates; there is nothing to report")
     if settings.brittle is not None and len(reported) > 1:
         raise DataError("held-out stress labels belong to one model; report on its audit alone")
     if settings.reliability is not None:
@@ -160,7 +160,7 @@ def _summarise_audit(one: ReportedAudit, settings: ReportSettings, coded: Sequen
     cuts: list[Cut] = [(None, classes, {name for name, _ in classes})]
     for cut in shares:
         numbers = [(line.name, line.confident if sure.rows else line.everything) for line in cut.segments]
-        # A segment that differs only because it is predicted another class is not named in the headline.
+        # The headline names no segment that differs only because of its predicted classes.
         clear = {name for name, line in numbers if line.differs_within_class}
         cuts.append((cut.column, [(name, line.flips_early) for name, line in numbers], clear))
     threshold, corner = (confident if confident.rows else everything).find_threshold(EXPOSED_SHARE)
@@ -224,9 +224,9 @@ def _summarise_any_value(audit: Any) -> summary.AnyValueNumbers | None:
     cases = {f"{k}": (budget == k) & (proved == k - 1) for k in range(1, most + 1)}
     cases[f"at least {most + 1}"] = proved >= most
     cases["not decided"] = searched & ~np.logical_or.reduce([*cases.values()])
-    found = tuple((name, int(which.sum()), int((which & early).sum())) for name, which in cases.items())
-    chosen = None if declared.rows is None else declared.rows.most
-    return summary.AnyValueNumbers(int(searched.sum()), chosen, len(declared.groups), found)
+    budgets = tuple((name, int(which.sum()), int((which & early).sum())) for name, which in cases.items())
+    most_exposed = None if declared.rows is None else declared.rows.most
+    return summary.AnyValueNumbers(int(searched.sum()), most_exposed, len(declared.groups), budgets)
 
 
 def _summarise_reliability(reliability: FailureProbability) -> summary.ReliabilityNumbers:
@@ -296,10 +296,10 @@ def _state_protocol(
     protocol: Protocol, becomes: Mapping[str, Replacement], model: Model | None = None
 ) -> summary.ProtocolFacts:
     """Return the protocol's own fields, with groups, fields, columns and the decision in short."""
-    known = {name: str(one) for name, one in becomes.items() if one.state != "unknown"}
+    replacements = {name: str(one) for name, one in becomes.items() if one.state != "unknown"}
     names, groups = protocol.evidence.group_fields, []
     for group in protocol.groups:
-        shown = tuple((name, known[name]) for name in names[group.name] if name in known)
+        shown = tuple((name, replacements[name]) for name in names[group.name] if name in replacements)
         groups.append(summary.GroupFacts(group.name, len(group.columns), shown))
     facts: dict[str, Any] = {fact.name: getattr(protocol, fact.name) for fact in fields(summary.ProtocolFacts)}
     facts |= {"groups": tuple(groups), "fields": len(protocol.fields), "columns": len(protocol.columns)}
@@ -349,7 +349,7 @@ def _read_modes(row: Row, declared: ModesDeclaration) -> tuple[summary.CaseMode,
     costs = costs_of_row(row, declared)
     if costs is None:
         return None
-    # Rounded: noise costs a linear model nothing but the last digits, which differ between machines.
+    # Rounded, because the last digits of small costs differ between machines.
     return tuple(
         summary.CaseMode(mode, round(cost.exposure, 9), cost.weakest, cost.flip_chance.get(cost.weakest or "", 0.0))
         for mode, cost in costs.items()
@@ -357,7 +357,7 @@ def _read_modes(row: Row, declared: ModesDeclaration) -> tuple[summary.CaseMode,
 
 
 def _show_values(numbers: AuditNumbers, audit: Audit, given: ShownRows) -> AuditNumbers:
-    """Return the summary with the values of the cases' rows, and what replaces them."""
+    """Return the summary with the values of the cases' rows, and their replacements."""
     names = set(given.values.column_names)
     lacking = next((field.name for field in audit.protocol.fields if field.name not in names), None)
     if lacking is not None:
@@ -401,8 +401,8 @@ def _pair(
     labels: Mapping[Hashable, object] | None,
 ) -> tuple[summary.PairedAudits, AuditChanges]:
     """Compare shares of the same rows if the audits share some, else of each audit's own rows."""
-    both = before.index.intersection(after.index)
-    one, two, paired = before.loc[both], after.loc[both], len(both) > 0
+    shared = before.index.intersection(after.index)
+    one, two, paired = before.loc[shared], after.loc[shared], len(shared) > 0
     sure = one["confident"] & two["confident"]
     early_one, early_two = one["early"] & sure, two["early"] & sure
     rows = (one, two) if paired else (before, after)
@@ -421,7 +421,7 @@ def _pair(
         first=first[0],
         second=second[0],
         differences=differences,
-        shared=len(both),
+        shared=len(shared),
         same_class=int((one["predicted"].map(str) == two["predicted"].map(str)).sum()),
         both_confident=int(sure.sum()),
         flip_in_both=int((early_one & early_two).sum()),
@@ -446,7 +446,7 @@ def _pair(
         by_sets=by_sets,
         rank_correlation=_correlate_ranks(one["exposure"], two["exposure"]),
         changed=tuple(
-            summary.ChangedRows(words, len(rows), tuple(rows["id"].head(IDS_SHOWN)))
+            summary.RowChanges(words, len(rows), tuple(rows["id"].head(IDS_SHOWN)))
             for words, rows in (changes.list_groups() if paired else ())
         ),
         right=None if labels is None or not paired else changes.count_right(labels),

@@ -1,10 +1,10 @@
-"""What a user gives beyond the audit: the audited rows, and labels.
+"""The inputs of a report besides the audit: the audited rows, and labels.
 
-Rows show the values of the cases and what replaces each of them when it is lost. They are read part by part and must be
-the ones that were audited: their digest is compared with the manifest's, which holds 32 bytes per row.
+Rows are needed to show the values of the cases and their replacements. They are read part by part and must be the
+audited rows: their digest, which needs 32 bytes of memory per row, is compared with the manifest's.
 
-Labels say how often predictions are right, whether fragile ones are wrong more often, and what a review would find.
-They are one value per row, so this part of the report holds a few bytes for every labelled row.
+Labels show how often predictions are right, whether fragile ones are wrong more often, and what a review would find.
+They need a few bytes of memory per labelled row.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ SHARES = tuple(step / 100 for step in range(101))
 
 @dataclass(frozen=True, eq=False)
 class ShownRows:
-    """Rows that a report may show, and the model that tells what replaces their values."""
+    """Rows that a report may show, and the model, from which the replacements of values are found."""
 
     values: RowValues
     model: Model | None = None
-    just_audited: bool = False  # the audit was made from them a moment ago, so there is nothing to check
+    just_audited: bool = False  # the audit was just made from these rows, so their digest is not checked
 
     @classmethod
     def of(cls, rows: Any, ids: Any = None, model: Any = None) -> ShownRows:
-        """Read a table or array; rows that are read part by part already stay as they are."""
+        """Return the rows of a table, an array or a source; `ShownRows` are returned unchanged."""
         if isinstance(rows, ShownRows):
             return rows
         values = read_values(rows, ids)
@@ -64,35 +64,35 @@ class ShownRows:
 
 
 def add_values(
-    cases: Sequence[FragileCase], given: ShownRows, audit: Audit
+    cases: Sequence[FragileCase], source: ShownRows, audit: Audit
 ) -> tuple[tuple[FragileCase, ...], dict[str, Replacement]]:
-    """Return the cases with the values of their rows, and what replaces each field; the rows must be those audited."""
+    """Return the cases with the values of their rows, and the replacement of each field; refuse other rows."""
     evidence = audit.protocol.evidence
-    rows, sample = _find_rows(given, audit, {case.id for case in cases})
+    rows, sample = _find_rows(source, audit, {case.id for case in cases})
     absent = next((case.id for case in cases if case.id not in rows), None)
     if absent is not None:
-        raise DataError(f"the rows given lack the audited row {absent!r}; ", GIVE_AUDITED)
-    becomes = find_replacements(evidence, given.model, sample)
+        raise DataError(f"the given rows lack the audited row {absent!r}; ", GIVE_AUDITED)
+    becomes = find_replacements(evidence, source.model, sample)
     fields = evidence.group_fields
 
     def show(case: FragileCase, group: str) -> tuple[FieldValue, ...]:
         row = rows[case.id]
-        known = [name for name in fields[group] if becomes[name].state != "unknown"]  # some need the model
-        return tuple(FieldValue(name, value_text(row[name]), str(becomes[name])) for name in known)
+        names = [name for name in fields[group] if becomes[name].state != "unknown"]  # some need the model
+        return tuple(FieldValue(name, value_text(row[name]), str(becomes[name])) for name in names)
 
-    shown = tuple(replace(case, values=tuple(show(case, group) for group in case.path)) for case in cases)
-    return shown, becomes
+    result = tuple(replace(case, values=tuple(show(case, group) for group in case.path)) for case in cases)
+    return result, becomes
 
 
 def _find_rows(
-    given: ShownRows, audit: Audit, case_ids: Collection[str]
+    source: ShownRows, audit: Audit, case_ids: Collection[str]
 ) -> tuple[dict[str, dict[str, Any]], pd.DataFrame]:
-    """Return the rows wanted by id, and some rows from the beginning; refuse rows that were not audited."""
+    """Return the rows of the cases by id, and the first rows as a sample; refuse rows that were not audited."""
     fields = [field.name for field in audit.protocol.fields]
     rows: dict[str, dict[str, Any]] = {}
     sample, digests = pd.DataFrame(columns=fields), bytearray()
-    check = not given.just_audited and audit.manifest.input.rows == len(audit)
-    for ids, frame in given.values.values(fields, PART_ROWS):
+    check = not source.just_audited and audit.manifest.input.rows == len(audit)
+    for ids, frame in source.values.values(fields, PART_ROWS):
         if len(sample) < SAMPLE:
             sample = pd.concat([sample, frame.iloc[:SAMPLE]], ignore_index=True) if len(sample) else frame.iloc[:SAMPLE]
         for place, row_id in enumerate(map(str, ids)):
@@ -106,13 +106,11 @@ def _find_rows(
         audited = SeenIds()
         for batch in audit.batches(["id"]):
             audited.add(batch.column("id").to_pylist())
-        keys = [id_keys(ids) for ids, _ in given.values.values(fields[:1], PART_ROWS)]
-        chosen = audited.contains(np.concatenate(keys))
-        digests = bytearray(np.frombuffer(bytes(digests), dtype="S32")[chosen].tobytes())
+        keys = [id_keys(ids) for ids, _ in source.values.values(fields[:1], PART_ROWS)]
+        is_audited = audited.contains(np.concatenate(keys))
+        digests = bytearray(np.frombuffer(bytes(digests), dtype="S32")[is_audited].tobytes())
     if check and f"sha256:{packed_root(digests).hex()}" != audit.manifest.input.digest:
-        raise DataError(
-            "the rows given are not the ones that were audited: ids or values differ; give the rows of the audit"
-        )
+        raise DataError("the given rows are not the audited rows: ids or values differ; give the rows of the audit")
     return rows, sample
 
 
@@ -120,7 +118,7 @@ def _find_rows(
 
 
 class LabelTally:
-    """What labels say of an audit's rows, part after part.
+    """Joins labels with the rows of an audit, part by part.
 
     `labels` are true classes, or whether a row is brittle; `confidence` maps ids to the model's confidence if the
     labels have it.
@@ -149,12 +147,12 @@ class LabelTally:
         self.parts.append((piece.exposure, piece.confidence, fds, piece.losses[:, 0], bad.astype(np.float64)))
 
     def _join(self) -> tuple[dict[str, Floats], Booleans, Booleans]:
-        """Return of all rows: scores, the riskiest highest; whether each is wrong or brittle, and reported."""
+        """Return for all rows the scores (high is risky), which rows are wrong or brittle, and which are in focus."""
         self.labels.check()
         if not self.known:
             example = next(iter(self.labels.values.values()))
             raise DataError(
-                f"no label is one of the model's classes; labels run like {example!r}: name the column with the true "
+                f"no label is one of the model's classes; an example is {example!r}; name the column with the true "
                 "classes",
                 Advice("", " by --target"),
             )
@@ -181,9 +179,9 @@ class LabelTally:
         )
 
     def simulate_review(self, risk: float) -> ReviewView:
-        """Return what reviewing some share of the rows would find, and the policy that the labels support.
+        """Return how many defects a review of each share of the rows finds, and the policy that the labels support.
 
-        Four scores are tried with the level divided among them, and the one that sends least to review is used.
+        The confidence level is divided among four scores, and the one that sends the fewest rows to review is used.
         """
         scores, every, focus = self._join()
         scores, bad = {name: score[focus] for name, score in scores.items()}, every[focus]
@@ -212,7 +210,7 @@ def _share(flags: Booleans) -> Share:
 
 
 def count_found(score: Floats, bad: Booleans) -> tuple[int, ...]:
-    """Return how many of the bad rows lie in the first 0%, 1% ... 100% of the rows, highest score first."""
+    """Return how many of the bad rows are among the first 0%, 1% ... 100% of the rows, highest score first."""
     total = np.concatenate([[0], np.cumsum(bad[np.argsort(-score, kind="stable")])])
     return tuple(int(total[count_first(share, len(bad))]) for share in SHARES)
 
@@ -220,7 +218,7 @@ def count_found(score: Floats, bad: Booleans) -> tuple[int, ...]:
 def read_brittle(
     labels: BrittleLabels | pa.Table, min_confidence: float, protocol: Protocol
 ) -> tuple[RowLabels, float, dict[str, float]]:
-    """Return which rows break under the held-out stress, from which confidence, and the confidence of each, by id."""
+    """Return which rows are brittle by id, the threshold of confidence, and the confidence of each row by id."""
     rows = LabelledRows.of(labels, min_confidence)
     rows.check_made_under(protocol)
     ids = [id_text(row_id) for row_id in rows.ids]

@@ -1,4 +1,4 @@
-"""The report as sections of blocks, in the order they are read: what HTML and Markdown both render."""
+"""The report as sections of blocks, in their order, which HTML and Markdown render."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ BUDGETS = (0.05, 0.1, 0.2, 0.5)
 FIFTHS = ("least exposed fifth", "second", "third", "fourth", "most exposed fifth")
 WAYS = {
     "targeted": f"{LOSS_NAMES['targeted']}; the mean share of the margin lost along the removal path",
-    "independent": f"{LOSS_NAMES['independent']}; the shares of the margin so lost, added up (may exceed 100%)",
+    "independent": f"{LOSS_NAMES['independent']}; the sum of the shares of the margin lost (may exceed 100%)",
     "common": f"{LOSS_NAMES['common']}; the mean share of the margin lost over the severities",
 }
 UPPER_LIMIT = (
-    "The number of groups k* of a certificate is an upper bound on the fewest that would do: it is found by removing "
-    "the strongest first. {}"
+    "The number of groups k* of a certificate is an upper bound on the smallest number: it is computed by removing the "
+    "strongest group first. {}"
 )
 LIMITS = (
     "A certificate is a witness of fragility, not a proof of robustness: it shows one way in which a prediction loses "
@@ -81,7 +81,7 @@ LIMITS = (
 
 
 def list_sections(summary: ReportSummary) -> list[Section]:
-    """Return the whole report; the first section opens it, and the contents follow that one."""
+    """Return all sections of the report; the table of contents follows the first one."""
     audits, several = summary.audits, len(summary.audits) > 1
     sections = list_comparison(summary)
     for number, audit in enumerate(audits, start=1):
@@ -100,12 +100,12 @@ def list_sections(summary: ReportSummary) -> list[Section]:
 
 
 def list_comparison(summary: ReportSummary) -> list[Section]:
-    """Return how several audits compare; nothing of one audit."""
+    """Return the comparison of several audits; empty for one audit."""
     return [show_comparison(summary), show_side_by_side(summary)] if len(summary.audits) > 1 else []
 
 
 def _list_own_sections(audit: AuditNumbers, prefix: str) -> list[Section]:
-    """Return what the report says of one audit; `prefix` tells the keys of its cases from those of other audits."""
+    """Return the sections about one audit; `prefix` makes the keys of its cases unique."""
     return [
         _show_finding(audit),
         *([] if audit.dependence is None else [_show_baselines(audit.dependence)]),
@@ -128,7 +128,7 @@ def _list_own_sections(audit: AuditNumbers, prefix: str) -> list[Section]:
 
 
 def _show_finding(audit: AuditNumbers) -> Section:
-    """Return what one audit found: how many flip early, a picture of it, and what they rest on."""
+    """Return the finding of one audit: how many predictions flip early, as text and picture, and what they rest on."""
     focus, worst = audit.focus, audit.worst
     entries = [(name_all(audit), focus.flips_early)]
     if worst is not None and (worst.column is not None or len(focus.class_losses) > SHOWN_IN_PICTURE):
@@ -159,7 +159,7 @@ def _list_large_numbers(audit: AuditNumbers) -> list[tuple[str, str]]:
         (focus.flips_after_one, f"{those} flip when one group is lost ({{}})"),
         (focus.flips_early, f"{those} flip early, within two groups ({{}})"),
     ]
-    numbers = [(write_known(one), text.format(write_interval(one))) for one, text in shares]
+    numbers = [(write_known(share), text.format(write_interval(share))) for share, text in shares]
     return [(f"{rows:,}", "predictions audited" if rows != 1 else "prediction audited"), *numbers]
 
 
@@ -184,7 +184,7 @@ def _show_audit(audit: AuditNumbers) -> Section:
 
 
 def _list_fields(group: str, fields: Sequence[tuple[str, str]]) -> str:
-    """Return the fields of a group with a text for each; a field with the name of its group is not named again."""
+    """Return the fields of a group with a text for each; a field named like its group appears without its name."""
     shown = [
         f"{'' if name == group else shorten_name(name) + ' '}{shorten_name(text)}"
         for name, text in fields[:SHOWN_FIELDS]
@@ -223,18 +223,14 @@ def _show_baselines(dependence: Dependence) -> Section:
 def _show_segments(audit: AuditNumbers, shares: SegmentShares, place: int) -> Section:
     column, noun, rows = shorten_name(shares.column), name_focus(audit), list[Sequence[TableCell]]()
     entries = []
-    for one in shares.segments:
-        numbers_here, name = one.confident if audit.confident.rows else one.everything, shorten_name(one.name)
-        entries.append((name, numbers_here.flips_early))
-        median = "no flip" if numbers_here.median_flip_budget is None else str(numbers_here.median_flip_budget)
-        standardised = "unknown" if numbers_here.standardised is None else write_percent(numbers_here.standardised)
-        numbers = (write_interval(numbers_here.flips_early), standardised, median, f"{numbers_here.mean_exposure:.2f}")
-        counts = (
-            f"{one.everything.rows:,}",
-            f"{numbers_here.rows:,}",
-            count_cell(numbers_here.flips_early.count, numbers_here.rows),
-        )
-        rows.append((name, *counts, *(numbers if numbers_here.rows else ("none",) * 4)))
+    for segment in shares.segments:
+        focus, name = segment.confident if audit.confident.rows else segment.everything, shorten_name(segment.name)
+        entries.append((name, focus.flips_early))
+        median = "no flip" if focus.median_flip_budget is None else str(focus.median_flip_budget)
+        standardised = "unknown" if focus.standardised is None else write_percent(focus.standardised)
+        numbers = (write_interval(focus.flips_early), standardised, median, f"{focus.mean_exposure:.2f}")
+        counts = (f"{segment.everything.rows:,}", f"{focus.rows:,}", count_cell(focus.flips_early.count, focus.rows))
+        rows.append((name, *counts, *(numbers if focus.rows else ("none",) * 4)))
     picture = draw_shares([(name_all(audit), audit.focus.flips_early), *entries])
     head = (column, "rows", noun, "flip early", "95% interval", "standardised", "median k*", "mean exposure")
     blocks: list[PageBlock] = [
@@ -248,14 +244,14 @@ def _show_segments(audit: AuditNumbers, shares: SegmentShares, place: int) -> Se
 
 def _show_within_classes(audit: AuditNumbers, shares: SegmentShares) -> Table:
     """Return how many predictions of each segment flip early among those of one class, the most frequent classes."""
-    shown = [one.predicted for one in audit.focus.class_losses[:SHOWN_CLASSES]]
-    places = [shares.classes.index(label) for label in shown]
+    labels = [segment.predicted for segment in audit.focus.class_losses[:SHOWN_CLASSES]]
+    places = [shares.classes.index(label) for label in labels]
     rows = []
-    for one in shares.segments:
-        numbers = one.confident if audit.confident.rows else one.everything
+    for segment in shares.segments:
+        numbers = segment.confident if audit.confident.rows else segment.everything
         cells = [count_cell(numbers.by_class[place].count, numbers.by_class[place].rows) for place in places]
-        rows.append((shorten_name(one.name), *cells))
-    head = (shorten_name(shares.column), *(f"predicted {shorten_name(label)!r}" for label in shown))
+        rows.append((shorten_name(segment.name), *cells))
+    head = (shorten_name(shares.column), *(f"predicted {shorten_name(label)!r}" for label in labels))
     return Table("Those that flip early, within each predicted class", head, rows, sortable=True)
 
 
@@ -281,7 +277,7 @@ def _show_budgets(audit: AuditNumbers) -> Section:
 def _show_collapse(audit: AuditNumbers) -> Section:
     key, heading, curve, noun = "collapse", "How the margin collapses", audit.focus.collapse, name_focus(audit)
     if curve is None:
-        text = "This audit holds a summary of each certificate, without the steps of its path: there is no curve."
+        text = "This audit stores a summary of each certificate, without the steps of its path, so there is no curve."
         return Section(key, heading, [Text([text])])
     last = len(curve) - 1
     steps = [step for step in (1, 3) if step < last] + [last]
@@ -294,15 +290,15 @@ def _show_collapse(audit: AuditNumbers) -> Section:
     head = ("removed", "a quarter lose at most", "half lose at least", "a quarter lose at least")
     table = Table(f"Share of the margin lost by {noun}", head, rows, folded=True)
     caption = f"Share of the margin that {noun} lose as their strongest groups are removed."
-    shown, left_out = audit.focus.class_curves[:SHOWN_CLASSES], len(audit.focus.class_curves) - SHOWN_CLASSES
-    drawn = [figures.draw_class_curve(shorten_name(one.predicted), one.rows, one.collapse) for one in shown]
+    curves, left_out = audit.focus.class_curves[:SHOWN_CLASSES], len(audit.focus.class_curves) - SHOWN_CLASSES
+    pictures = [figures.draw_class_curve(shorten_name(one.predicted), one.rows, one.collapse) for one in curves]
     others = write_count(left_out, "other is", "others are")
     rest = f" The {SHOWN_CLASSES} classes predicted most; {others} left out." if left_out > 0 else ""
     everything = audit.everything.collapse if audit.confident.rows else None
     blocks: list[PageBlock] = [
         Text([text]),
         Figure([figures.draw_collapse(curve, everything)], caption, table),
-        Figure(drawn, f"The same by predicted class (number of predictions).{rest}", small=True),
+        Figure(pictures, f"The same by predicted class (number of predictions).{rest}", small=True),
     ]
     return Section(key, heading, blocks)
 
@@ -317,7 +313,7 @@ def _show_losses(audit: AuditNumbers) -> Section:
         f"{count_focus(audit, focus.rows)}, these lose at least half of their margin: {join_names(lose_half)}."
         f"{'' if len(ways) == 3 else absent}"
     )
-    drawn = [figures.draw_loss(loss, loss.way.capitalize()) for loss in focus.losses]
+    pictures = [figures.draw_loss(loss, loss.way.capitalize()) for loss in focus.losses]
     caption = "How many lose how much of the margin; the line marks the median. Grey: more than the axis shows."
     combinations = [
         (" and ".join(one.ways) or "none of them", count_cell(one.rows, focus.rows))
@@ -341,7 +337,7 @@ def _show_losses(audit: AuditNumbers) -> Section:
     blocks: list[PageBlock] = [
         Text([text]),
         Facts([(way.capitalize(), WAYS[way]) for way in ways]),
-        Figure(drawn, caption, small=True),
+        Figure(pictures, caption, small=True),
         Table("Ways in which at least half of the margin is lost", ("exposed to", noun), combinations),
         Table(f"Who is exposed to which: {noun} by predicted class", head, classes, sortable=True),
     ]
@@ -434,9 +430,9 @@ def _show_reliability(reliability: ReliabilityNumbers) -> Section:
 def _show_corner(audit: AuditNumbers) -> Section:
     density = audit.density
     text = (
-        "Exposure is 0 where a prediction rests on much and nears 1 where it rests on little. The exposed corner holds "
-        f"{write_count(density.corner, 'prediction')}, {name_limit(audit)} and in the most exposed fifth of these "
-        f"(exposure of {density.threshold:.2f} or more): what looks safest there rests on least."
+        "Exposure is near 0 for a prediction that rests on much evidence and near 1 for one that rests on little. The "
+        f"exposed corner contains {write_count(density.corner, 'prediction')}, {name_limit(audit)} and in the most "
+        f"exposed fifth of these (exposure of {density.threshold:.2f} or more): confident, but with little support."
     )
     if not audit.confident.rows:
         text = (
@@ -473,10 +469,10 @@ def _show_cases(audit: AuditNumbers, prefix: str) -> Section:
     opening = f"The {count_focus(audit, len(cases))} with the largest exposure, most exposed first."
     text = [opening if audit.confident.rows else f"No prediction is {name_limit(audit)}. {opening}"]
     if audit.lacks_field is not None:
-        text.append(f"Their values are not shown: the rows given lack the field {shorten_name(audit.lacks_field)}.")
+        text.append(f"Their values are not shown: the given rows lack the field {shorten_name(audit.lacks_field)}.")
     elif any(case.values is not None for case, _ in cases):
         text.append(
-            "Each group of the path shows the row's own value and, after the arrow, what replaces it when lost."
+            "Each group of the path shows the row's value and, after the arrow, the value that replaces it when lost."
         )
     rows = [
         (
@@ -572,7 +568,7 @@ def _show_verification(audits: Sequence[AuditNumbers]) -> Section:
             ("versions", ", ".join(f"{name} {version}" for name, version in facts.versions.items())),
         ]
         which = shorten_name(facts.name) if len(audits) > 1 else "this audit"
-        tables.append(Table(f"What {which} is bound to", ("what", "value"), rows))
+        tables.append(Table(f"The identity of {which}", ("what", "value"), rows))
     opening = "Every claim can be recomputed from the model, the rows and the folder of the audit. The command:"
     blocks: list[PageBlock] = [Text([opening]), *(ShellCommand(audit.facts.verify) for audit in audits), *tables]
     return Section("verify", "How to verify", blocks)

@@ -1,4 +1,4 @@
-"""What only a report says about an audit, as plain text: HTML and Markdown say the same sentences."""
+"""Sentences about an audit that only reports use, as plain text; HTML and Markdown share them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from fragility.report.summary import (
 
 SHOWN_ROWS = 20
 SHOWN_SEGMENTS = 4
-FEW = 30  # fewer wrong or brittle rows than this do not tell two orders apart
+FEW = 30  # with fewer wrong or brittle rows, a difference between two orders is mostly chance
 BASELINES = {
     "typical": "the most frequent category in training, and the training mean of numbers",
     "mean": "the training mean",
@@ -64,8 +64,8 @@ READINGS = {
     "support": f"{SUPPORT}then all of the margin counts as lost.",
     "support_unbounded": f"{SUPPORT}more than all of the margin can be lost. Pictures cut such losses at 100%.",
     "current": (
-        "The margin is the log odds of whichever class leads against the runner-up, as the paper writes it; it never "
-        "falls below zero."
+        "The margin is the log odds of the leading class against the runner-up, as in the paper; it never falls below "
+        "zero."
     ),
 }
 
@@ -74,12 +74,12 @@ READINGS = {
 
 
 def name_focus(audit: AuditNumbers) -> str:
-    """Return what the report speaks of."""
+    """Return the name of the predictions in focus."""
     return "confident predictions" if audit.confident.rows else "predictions"
 
 
 def name_all(audit: AuditNumbers) -> str:
-    """Return what to call all predictions that the report speaks of, in a picture."""
+    """Return the label of all predictions in focus, for a picture."""
     return "all confident" if audit.confident.rows else "all predictions"
 
 
@@ -89,7 +89,7 @@ def count_focus(audit: AuditNumbers, count: int) -> str:
 
 
 def name_limit(audit: AuditNumbers) -> str:
-    """Return what confident means here."""
+    """Return the definition of confident."""
     return f"at least {write_percent(audit.min_confidence)} confident"
 
 
@@ -102,7 +102,7 @@ def write_title(summary: ReportSummary) -> str:
 
 
 def write_byline(summary: ReportSummary) -> str:
-    """Return who made the report, what for and when, as far as it was said."""
+    """Return author, purpose, date and verified signatures, as far as they are given."""
     byline = summary.byline
     parts = [
         "" if byline.author is None else f"By {byline.author}",
@@ -117,7 +117,7 @@ def write_byline(summary: ReportSummary) -> str:
 
 
 def describe_protocol(audit: AuditNumbers) -> list[tuple[str, str]]:
-    """Return what may fail, what replaces it, and how far the audit went."""
+    """Return the protocol in words: groups, baseline, removal, weakening, decision and margin."""
     pi = audit.protocol
     groups, columns = write_count(len(pi.groups), "group"), write_count(pi.columns, "column")
     how = ", declared by hand" if pi.grouping == "declared" else f" ({pi.grouping})"
@@ -135,9 +135,9 @@ def describe_protocol(audit: AuditNumbers) -> list[tuple[str, str]]:
     weakening = "None was declared."
     if pi.operators:
         severities = [write_percent(severity) for severity in pi.severities]
-        shown = severities if len(severities) <= 4 else [*severities[:2], "…", severities[-1]]
+        listed = severities if len(severities) <= 4 else [*severities[:2], "…", severities[-1]]
         operators = join_names([describe_operator(operator) for operator in pi.operators])
-        weakening = f"Evidence is moved toward its replacement by {', '.join(shown)}: {operators}."
+        weakening = f"Evidence is moved toward its replacement by {', '.join(listed)}: {operators}."
     decision = "The class with the largest probability is predicted."
     smoothing = f" First {pi.smoothing:g} is added to the probability of each class; flips do not depend on that."
     return [
@@ -155,7 +155,7 @@ def describe_protocol(audit: AuditNumbers) -> list[tuple[str, str]]:
 
 
 def write_headline(audit: AuditNumbers) -> list[str]:
-    """Return the sentences that open the report: how many flip early, and where most of them are."""
+    """Return the opening sentences of the report: how many predictions flip early, and in which segment most."""
     focus, rows = audit.focus, audit.facts.rows
     if rows == 1:
         sure = f"at least {write_percent(audit.min_confidence)} " if audit.confident.rows else "not "
@@ -195,13 +195,13 @@ def _describe_worst(worst: WorstSegment, sure: str) -> str:
 
 
 def describe_finding(audit: AuditNumbers) -> list[str]:
-    """Return what the predictions rest on, and what that means."""
+    """Return what the predictions rest on, and the consequence."""
     focus, dependence, accuracy = audit.focus, audit.dependence, audit.accuracy
     strongest, flipping = focus.strongest, max(focus.groups, key=lambda group: group.alone)
-    rests = f"It leans most on {shorten_name(strongest.name)}"
+    rests = f"It relies most on {shorten_name(strongest.name)}"
     if focus.rows > 1:
         count = write_part(strongest.first, focus.rows)
-        rests = f"They lean most on {shorten_name(strongest.name)}, the strongest evidence of {count}"
+        rests = f"They rely most on {shorten_name(strongest.name)}, the strongest evidence of {count}"
     if not flipping.alone:
         rests += "; no single group flips any of them" if focus.rows > 1 else ""
     else:
@@ -221,7 +221,7 @@ def describe_finding(audit: AuditNumbers) -> list[str]:
 def describe_baselines(dependence: Dependence) -> list[str]:
     """Describe which predictions flip early under every baseline, and which baselines the model has never seen."""
     every = dependence.under_all
-    shown = f": rows {join_names([shorten_name(row_id) for row_id in every], SHOWN_ROWS)}" if every else ""
+    listed = f": rows {join_names([shorten_name(row_id) for row_id in every], SHOWN_ROWS)}" if every else ""
     names = [one.name for one in dependence.baselines]
     only = [f"{count:,} under {name}" for name, count in dependence.under_only if count]
     rest = f" Under one baseline only: {join_names(only)}." if only else ""
@@ -234,7 +234,7 @@ def describe_baselines(dependence: Dependence) -> list[str]:
     return [
         "The same confident predictions, drawn by a hash of their content, under every baseline that the model admits. "
         + make_sentence(dependence.sentence),
-        f"{describe_under_all(len(every), dependence.rows, names)}{shown}.{rest}",
+        f"{describe_under_all(len(every), dependence.rows, names)}{listed}.{rest}",
         *map(make_sentence, artificial),
     ]
 
@@ -243,7 +243,7 @@ def describe_baselines(dependence: Dependence) -> list[str]:
 
 
 def describe_budgets(audit: AuditNumbers) -> list[str]:
-    """Return how many predictions rest on one, two, three groups, and what a search of all subsets adds."""
+    """Return how many predictions flip after one, two or three groups, along the path and over all subsets."""
     focus, lattice = audit.focus, audit.focus.lattice
     places = ("flip within one removal", "within two", "within three")[: len(focus.flips_at)]
     flipping = [f"{write_part(sum(focus.flips_at[:k]), focus.rows)} {place}" for k, place in enumerate(places, start=1)]
@@ -263,7 +263,7 @@ def describe_budgets(audit: AuditNumbers) -> list[str]:
     fewer, minimum = (write_part(count, lattice.searched) for count in (lattice.fewer, lattice.minimum))
     searched = (
         f"All subsets of groups were searched for {rows} of them. For {fewer} of these a failing set exists that is "
-        "smaller than the path's, or that the path did not find at all. "
+        "smaller than the path's, or the path does not flip the prediction at all. "
         f"For {minimum} the smallest failing set is proved."
     )
     if lattice.expected_lost is not None and lattice.condition is not None:
@@ -272,7 +272,7 @@ def describe_budgets(audit: AuditNumbers) -> list[str]:
 
 
 def describe_searched(audits: Sequence[AuditNumbers]) -> str:
-    """Return for how many predictions a search of all sets adds to the path; a sentence."""
+    """Return a sentence on how many predictions were searched over all sets, besides the path."""
     numbers = [(audit.focus.rows, audit.focus.lattice) for audit in audits]
     searched = sum(0 if lattice is None else lattice.searched for _, lattice in numbers)
     settled = sum(0 if lattice is None else lattice.minimum + lattice.none_proved for _, lattice in numbers)
@@ -280,46 +280,48 @@ def describe_searched(audits: Sequence[AuditNumbers]) -> str:
     if not searched:
         return "Other sets were not searched."
     which = f"all {rows:,}" if searched == rows else f"{searched:,} of {rows:,}"
-    sure = "for each of them the fewest is proved" if settled == searched else f"for {settled:,} the fewest is proved"
-    return f"For {which} {name_focus(audits[0])} all sets of groups were searched beside the path, and {sure}."
+    sure = f"for {'each of them' if settled == searched else f'{settled:,}'} the smallest number is proved"
+    return f"For {which} {name_focus(audits[0])} all sets of groups were searched as well, and {sure}."
 
 
 def describe_segments(shares: SegmentShares, audit: AuditNumbers) -> list[str]:
-    """Return which segments flip early clearly more or less often than the others, and whether classes explain it."""
+    """Return which segments flip early clearly more or less often, and whether their predicted classes explain it."""
     column, focus = shorten_name(shares.column), "confident" if audit.confident.rows else "everything"
-    known = [(shorten_name(one.name), numbers) for one in shares.segments if (numbers := getattr(one, focus)).rows]
-    if len(known) < 2:
+    segments = [(shorten_name(one.name), numbers) for one in shares.segments if (numbers := getattr(one, focus)).rows]
+    if len(segments) < 2:
         return [f"All {name_focus(audit)} are in one segment of {column}."]
-    clear = sorted((one for one in known if one[1].differs), key=lambda one: -one[1].flips_early.value)
+    clear = sorted((one for one in segments if one[1].differs), key=lambda one: -one[1].flips_early.value)
     ends = dict.fromkeys([*clear[:1], *clear[-1:]])
     noun = name_focus(audit)
     texts = [" ".join(f"Where {column} is {name}, {write_early(one.flips_early, noun[:-1])}." for name, one in ends)]
     if not clear:
-        counted = f"{write_count(len(known), 'segment')} of {column}"
+        counted = f"{write_count(len(segments), 'segment')} of {column}"
         test = "Fisher's exact test, corrected for their number, 5%"
         texts = [f"None of the {counted} flips early clearly more or less often than the others ({test})."]
     rates = [
-        f"{name} {write_percent(numbers.standardised)}" for name, numbers in known if numbers.standardised is not None
+        f"{name} {write_percent(numbers.standardised)}"
+        for name, numbers in segments
+        if numbers.standardised is not None
     ]
     note = f" (shares with the predicted classes of all: {join_names(rates, SHOWN_SEGMENTS)})" if rates else ""
-    lost = [name for name, numbers in clear if not numbers.differs_within_class]
-    kept = [name for name, numbers in known if numbers.differs_within_class]
-    if lost:
+    explained = [name for name, numbers in clear if not numbers.differs_within_class]
+    remaining = [name for name, numbers in segments if numbers.differs_within_class]
+    if explained:
         texts.append(
-            f"Within predicted classes the difference of {join_names(lost, SHOWN_SEGMENTS)} disappears{note}: it "
+            f"Within predicted classes the difference of {join_names(explained, SHOWN_SEGMENTS)} disappears{note}: it "
             "comes from which classes are predicted there."
         )
-    if kept:
-        verb = "differs" if len(kept) == 1 else "differ"
+    if remaining:
+        verb = "differs" if len(remaining) == 1 else "differ"
         texts.append(
-            f"Within predicted classes {join_names(kept, SHOWN_SEGMENTS)} {verb} clearly from the others"
-            f"{'' if lost else note}."
+            f"Within predicted classes {join_names(remaining, SHOWN_SEGMENTS)} {verb} clearly from the others"
+            f"{'' if explained else note}."
         )
     return texts
 
 
 def describe_review(view: ReviewView, noun: str) -> list[str]:
-    """Return what a review would find, and the policy that labels support."""
+    """Return what a review would find, and the policy that the labels support."""
     rule = describe_rule(view.policy, noun, view.by, view.risk, view.confidence, view.defect)
     if view.policy["state"] == ATTAINED:
         tried = f"{join_names(view.tried)} were tried as scores, with the level divided among them."
@@ -328,7 +330,7 @@ def describe_review(view: ReviewView, noun: str) -> list[str]:
         tried = f"Nor is it ranked by {join_names(others)}; the level is divided among the scores."
     policy = f"Policy: {rule[0].lower()}{rule[1:]} {tried} {describe_guarantee(view.defect)}"
     if not view.found_in_all:
-        return [f"None of the {view.rows:,} labelled {noun} is {view.defect}; there is nothing to find.", policy]
+        return [f"None of the {view.rows:,} labelled {noun} is {view.defect}, so a review finds nothing.", policy]
     place = view.shares.index(0.2)
     by_exposure, other = (
         write_part(counts[place], view.found_in_all) for counts in (view.by_exposure, view.by_confidence)
@@ -364,7 +366,7 @@ def describe_accuracy(audit: AuditNumbers, accuracy: Accuracy) -> tuple[str, str
 
 
 def name_case_losses(case: FragileCase) -> tuple[dict[str, str], list[str]]:
-    """Return `duration (48 → 20.9)` for each group, and which of these are already their own replacements.
+    """Return `duration (48 → 20.9)` for each group, and which groups already have their replacement values.
 
     Without the row's values it is `duration (→ 20.9)`.
     """
@@ -380,7 +382,7 @@ def name_case_losses(case: FragileCase) -> tuple[dict[str, str], list[str]]:
 
 
 def describe_case(case: FragileCase) -> str:
-    """Return one sentence for someone who decides about a case; where values are known, what was lost and became."""
+    """Return one sentence about a case, with the lost values and their replacements if they are known."""
     smallest, (names, unmoved) = case.smallest, name_case_losses(case)
     sentence = describe_prediction(
         shorten_name(case.predicted),
@@ -398,7 +400,7 @@ def describe_case(case: FragileCase) -> str:
 
 
 def describe_search(case: FragileCase, numbers: LatticeNumbers | None) -> str | None:
-    """Return what the search over all subsets adds to the path; None where there was none."""
+    """Return the result of the search over all subsets; None if there was none."""
     smallest = case.smallest
     if smallest is None:
         return None

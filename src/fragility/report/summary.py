@@ -1,6 +1,6 @@
 """The report's summary: everything a report says about one or several audits, as plain typed numbers.
 
-Rendering reads these classes and nothing else, so HTML, Markdown and JSON cannot say different things. Counts are
+Rendering reads only these classes, so that HTML, Markdown and JSON agree. Counts are
 exact. Quantiles come from fine histograms, so that memory does not grow with the number of rows.
 """
 
@@ -31,12 +31,12 @@ class GroupFacts:
 
     name: str
     columns: int
-    becomes: tuple[tuple[str, str], ...]  # (field, what it becomes when it is lost), as far as it is known
+    becomes: tuple[tuple[str, str], ...]  # (field, its replacement when lost), as far as known
 
 
 @dataclass(frozen=True, slots=True)
 class ProtocolFacts:
-    """The protocol, as far as the report shows it."""
+    """The parts of the protocol that the report shows."""
 
     space: str
     grouping: str
@@ -60,7 +60,7 @@ class ProtocolFacts:
 
 @dataclass(frozen=True, slots=True)
 class AuditFacts:
-    """What was audited: the model, the rows, and what binds them."""
+    """The audited model and rows, and their digests."""
 
     name: str
     model: str
@@ -69,14 +69,14 @@ class AuditFacts:
     engine: str
     evaluations: int
     probabilities: str
-    partial: tuple[str, ...]  # what the fingerprint could not see
+    partial: tuple[str, ...]  # what the fingerprint does not cover
     model_fingerprint: str
     input_digest: str
     root_digest: str
     versions: Mapping[str, str]
     limits: str
     verify: str  # the command that recomputes every claim
-    folder: str | None  # where it lies; None in memory
+    folder: str | None  # of the audit; None if it is in memory
     signed_by: str | None  # the key whose signature was verified, if one was
 
 
@@ -100,7 +100,7 @@ class ClassCurve:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """How much of the margin one way of failing takes. Histogram: equal bins from 0 to `top`, the last one open."""
+    """The share of the margin that one kind of loss costs. Histogram: equal bins from 0 to `top`, the last one open."""
 
     way: str
     quartiles: Quartiles
@@ -111,7 +111,7 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class ClassLosses:
-    """Who is exposed to what, by predicted class: rows that lose at least half of their margin, by way."""
+    """Exposure by predicted class: rows that lose at least half of their margin, by kind of loss."""
 
     predicted: str
     rows: int
@@ -123,7 +123,7 @@ class ClassLosses:
 
 @dataclass(frozen=True, slots=True)
 class LossCombination:
-    """How many predictions lose at least half of their margin in exactly these ways."""
+    """How many predictions lose at least half of their margin by exactly these kinds of loss."""
 
     ways: tuple[str, ...]
     rows: int
@@ -140,7 +140,7 @@ class OperatorFlips:
 
 @dataclass(frozen=True, slots=True)
 class GroupRole:
-    """What one evidence group carries."""
+    """The role of one evidence group for the decisions."""
 
     name: str
     first: int  # predictions whose strongest group it is
@@ -160,19 +160,19 @@ class GroupPair:
 
 @dataclass(frozen=True, slots=True)
 class DensityMap:
-    """Confidence against exposure as counts. Confidence c lies at -log10(1 - c), cut at `right`."""
+    """Confidence against exposure as counts. The position of confidence c is -log10(1 - c), at most `right`."""
 
     right: float
     columns: int
     lines: int
-    cells: tuple[tuple[int, int, int], ...]  # (column, line, predictions), only where there are any
+    cells: tuple[tuple[int, int, int], ...]  # (column, line, predictions) of the cells that are not empty
     threshold: float  # exposure from which the most exposed fifth begins
     corner: int  # predictions of the set in the exposed corner
 
 
 @dataclass(frozen=True, slots=True)
 class FieldValue:
-    """A field of a row: its value, and what it becomes when it is lost, as texts."""
+    """A field of a row with its value and the replacement when it is lost, as text."""
 
     field: str
     value: str
@@ -181,11 +181,11 @@ class FieldValue:
 
 @dataclass(frozen=True, slots=True)
 class CaseMode:
-    """What one failure mode costs one prediction, and the unit whose failure flips it most likely."""
+    """The cost of one failure mode for one prediction, and the unit that is most likely to flip it."""
 
     mode: str
     exposure: float
-    weakest: str | None  # None where no evidence can fail in this way
+    weakest: str | None  # None if no evidence can fail in this way
     flip_chance: float
 
 
@@ -202,38 +202,38 @@ class FragileCase:
     flipped: bool
     path: tuple[str, ...]
     already_missing: tuple[str, ...]  # fields without a value
-    margins: tuple[float, ...] | None  # None where the audit holds summary claims only
+    margins: tuple[float, ...] | None  # None if the audit stores summary claims only
     flips_to: str | None
     thresholds: Mapping[str, float | None]
     smallest: SmallestSet | None
-    modes: tuple[CaseMode, ...] | None  # None where the row has no modes block
-    intervals: tuple[StabilityInterval, ...] | None  # by field; None where the row has no intervals block
-    becomes: Mapping[str, tuple[tuple[str, str], ...]]  # by group of the path or smallest set: fields, as far as told
+    modes: tuple[CaseMode, ...] | None  # None if the row has no modes block
+    intervals: tuple[StabilityInterval, ...] | None  # by field; None if the row has no intervals block
+    becomes: Mapping[str, tuple[tuple[str, str], ...]]  # group of the path or smallest set -> fields and replacements
     values: tuple[tuple[FieldValue, ...], ...] | None = None  # of each group of the path; None without rows
 
     @property
     def flip_step(self) -> int | None:
-        """The removal that flips it; None where the path does not."""
+        """The removal that flips it; None if the path does not flip it."""
         return self.flip_budget if self.flipped else None
 
 
 @dataclass(frozen=True, slots=True)
 class SmallestSet:
-    """What the search over all subsets found for one prediction."""
+    """The result of the search over all subsets for one prediction."""
 
     state: str  # minimum, upper bound, none ... proved, not decided, or not searched
     size: int | None  # None: none was found
     groups: tuple[str, ...]
     count: int | None  # how many sets of that size
     failure_probability: float | None
-    failure_interval: tuple[float, float] | None  # None where the probability is exact
+    failure_interval: tuple[float, float] | None  # None if the probability is exact
 
 
 @dataclass(frozen=True, slots=True)
 class LatticeNumbers:
-    """What the search over all subsets says of a set of predictions."""
+    """The results of the search over all subsets for a set of predictions."""
 
-    condition: str | None  # how evidence fails, in words; None where no failures were declared
+    condition: str | None  # how evidence fails, in words; None if no failures were declared
     searched: int  # predictions that were searched; all other counts are of these
     fewer: int  # predictions that fewer groups flip than the path needs, or that the path does not flip at all
     minimum: int  # predictions whose smallest failing set is proved
@@ -245,7 +245,7 @@ class LatticeNumbers:
 
 @dataclass(frozen=True, slots=True)
 class UnitNumbers:
-    """What the failure of one unit of evidence costs the assessed predictions."""
+    """The cost of the failure of one unit of evidence for the assessed predictions."""
 
     name: str
     lost: float  # mean share of the margin that it is expected to cost, each counted from 0 to 1
@@ -255,7 +255,7 @@ class UnitNumbers:
 
 @dataclass(frozen=True, slots=True)
 class ModeNumbers:
-    """What one failure mode costs the assessed predictions."""
+    """The cost of one failure mode for the assessed predictions."""
 
     mode: str
     exposure: Quartiles
@@ -266,11 +266,11 @@ class ModeNumbers:
 
 @dataclass(frozen=True, slots=True)
 class ModesNumbers:
-    """What the failure modes of an audit cost a set of predictions, as far as they were assessed."""
+    """The cost of the failure modes for the assessed predictions of a set."""
 
     rows: int  # predictions assessed; all counts are of these
-    most_confident: int | None  # how many confident rows were assessed at most, by content; None: every row was
-    modes: tuple[ModeNumbers, ...]  # none where no row of the set was assessed
+    most_confident: int | None  # the largest number of confident rows to assess; None if every row was assessed
+    modes: tuple[ModeNumbers, ...]  # empty if no row of the set was assessed
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,8 +285,8 @@ class SetNumbers:
     early_on_path: int  # of those that flip early, the ones that the path finds
     holds: Share  # predictions that no loss of whole groups flips
     fewest: tuple[int, ...]  # predictions whose smallest known failing set has 1, 2 ... groups
-    none_known: int  # predictions of which no failing set is known
-    alone_exact: bool  # whether `alone` of each group counts every row; else only those where it is the strongest
+    none_known: int  # predictions without a known failing set
+    alone_exact: bool  # whether `alone` of each group counts every row, or only rows whose strongest group it is
     mean_confidence: float
     mean_exposure: float
     exposure: Quartiles | None
@@ -300,7 +300,7 @@ class SetNumbers:
     pairs: tuple[GroupPair, ...]
     distinct_pairs: int
     lattice: LatticeNumbers | None
-    modes: ModesNumbers | None  # None where the audit has no modes block
+    modes: ModesNumbers | None  # None if the audit has no modes block
     cases: tuple[FragileCase, ...]
 
     @property
@@ -322,7 +322,7 @@ class Accuracy:
 
     @property
     def enough_rows(self) -> bool:
-        """Whether a fifth holds enough rows to compare."""
+        """Whether a fifth has enough rows to compare."""
         return self.wrong_exposed.rows >= FEWEST_IN_A_FIFTH
 
 
@@ -334,11 +334,11 @@ class ReviewView:
     rows: int
     found_in_all: int
     shares: tuple[float, ...]
-    by_exposure: tuple[int, ...]  # of the wrong or brittle, how many lie in the first share of rows
+    by_exposure: tuple[int, ...]  # how many wrong or brittle rows are in the first share of rows
     by_confidence: tuple[int, ...]
     policy: Mapping[str, Any]  # the rule of the review policy, over the score `by`
-    by: str  # of the scores tried the one that sends least to review, or the first where none attains the risk
-    tried: tuple[str, ...]  # scores that the level was divided among
+    by: str  # the score that sends the fewest rows to review, or the first one if none attains the risk
+    tried: tuple[str, ...]  # the scores among which the level was divided
     risk: float
     confidence: float
 
@@ -348,7 +348,7 @@ class BaselineNumbers:
     """The compared predictions under one baseline."""
 
     name: str
-    artificial: tuple[str, ...]  # fields for which it is a value that no training row has
+    artificial: tuple[str, ...]  # fields whose baseline is a value that no training row has
     flips_after_one: Share
     flips_early: Share
     never_flips: Share
@@ -363,7 +363,7 @@ class Dependence:
     depth: int
     verdict: Stability
     short: str  # the verdict in a few words
-    sentence: str  # and with the shares it follows from
+    sentence: str  # the verdict with its shares
     baselines: tuple[BaselineNumbers, ...]  # the declared one first
     agreements: tuple[BaselineAgreement, ...]  # of each other baseline with the declared one
     under_all: tuple[str, ...]  # ids of those that flip early under every baseline
@@ -375,7 +375,7 @@ class ReliabilityNumbers:
     """How many decisions are expected to be lost, and how many each group would keep."""
 
     condition: str  # how evidence fails, in words
-    recorded: bool  # False: at declared rates, each group independently of the others
+    recorded: bool  # from recorded outages; else at declared rates, independently for each group
     rows: int
     exact: int  # rows whose probability is exact
     lost: float
@@ -384,7 +384,7 @@ class ReliabilityNumbers:
 
 @dataclass(frozen=True, slots=True)
 class AuditNumbers:
-    """Everything the report says of one audit."""
+    """All numbers of the report about one audit."""
 
     facts: AuditFacts
     protocol: ProtocolFacts
@@ -392,15 +392,15 @@ class AuditNumbers:
     everything: SetNumbers
     confident: SetNumbers
     worst: WorstSegment | None
-    segments: tuple[SegmentShares, ...]  # by each column asked for
+    segments: tuple[SegmentShares, ...]  # one per column of `by`
     density: DensityMap
     accuracy: Accuracy | None
     reviews: tuple[ReviewView, ...]
-    detailed: bool  # False where the audit holds summary claims only
-    dependence: Dependence | None = None  # None where other baselines were not compared
-    reliability: ReliabilityNumbers | None = None  # None where no failure probabilities were given
+    detailed: bool  # False if the audit stores summary claims only
+    dependence: Dependence | None = None  # None if other baselines were not compared
+    reliability: ReliabilityNumbers | None = None  # None if no failure probabilities were given
     any_value: AnyValueNumbers | None = None  # None without an any_value block
-    lacks_field: str | None = None  # a field that the rows given lack, so that no case shows its values
+    lacks_field: str | None = None  # a field that the given rows lack, so that no case shows values
 
     @property
     def focus(self) -> SetNumbers:
@@ -414,8 +414,8 @@ class AnyValueNumbers:
 
     rows: int
     most_exposed: int | None  # confident predictions that the audit searches at most; None: it searches all
-    groups: int  # that are varied
-    budgets: tuple[tuple[str, int, int], ...]  # in words: predictions with it, and those of them that losing two flips
+    groups: int  # number of groups that vary
+    budgets: tuple[tuple[str, int, int], ...]  # (budget in words, predictions, of these flip early)
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,7 +425,7 @@ class WorstSegment:
     column: str | None  # None: the predicted class
     name: str
     flips_early: Share
-    rest_name: str | None  # where the rest is one segment only
+    rest_name: str | None  # the other segment, if there is only one
     rest: Share
     difference: ShareDifference
 
@@ -449,8 +449,8 @@ class ComparedSegments:
 
 
 @dataclass(frozen=True, slots=True)
-class ChangedRows:
-    """What happened to some rows from one audit to another, how many they are, and the first of them."""
+class RowChanges:
+    """The rows with one kind of change between two audits: the change in words, their number, and the first ids."""
 
     words: str
     rows: int
@@ -459,7 +459,7 @@ class ChangedRows:
 
 @dataclass(frozen=True, slots=True)
 class PairedAudits:
-    """Two audits over the rows they share, matched by id; where they share none, over all rows of each."""
+    """Two audits, compared over the rows they share, matched by id, or over all rows of each if they share none."""
 
     first: str
     second: str
@@ -474,18 +474,18 @@ class PairedAudits:
     segments: tuple[ComparedSegments, ...]
     by_sets: bool  # whether flips are counted over all sets of groups, which all audits searched; else along the path
     rank_correlation: float | None  # Spearman, of exposure over the shared rows
-    changed: tuple[ChangedRows, ...]  # none where no row is shared; the last of them changed their label
+    changed: tuple[RowChanges, ...]  # empty if no row is shared; the last entry is the rows whose class changed
     right: tuple[int, int] | None  # of those, the ones right in the second audit and in the first; None without labels
 
     @property
     def comparable(self) -> bool:
-        """Whether both audits ask the same question, so that a difference in flips is the models'."""
+        """Whether both protocols define flips alike, so that a difference is due to the models."""
         return not any(one.decides_flips for one in self.differences)
 
 
 @dataclass(frozen=True, slots=True)
 class Byline:
-    """Who made the report, what for and when, as far as it was said; nothing here is looked up."""
+    """Author, purpose and date of the report, as given by the user."""
 
     author: str | None = None
     purpose: str | None = None
@@ -500,9 +500,9 @@ class ReportSummary(BriefRepr):
     paired: tuple[PairedAudits, ...]  # each audit after the first, against the first
     byline: Byline
     parities: tuple[ModelParity, ...] = ()  # comparisons of an audited model with other artefacts of it
-    measured: tuple[AuditSummary, ...] = ()  # every measure of each audit, where there are several
+    measured: tuple[AuditSummary, ...] = ()  # every measure of each audit, if there are several
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON values; what is undefined is null."""
+        """Return plain JSON values; undefined numbers are null."""
         plain: dict[str, Any] = without_nan(asdict(self))
         return {"format": FORMAT, **plain}

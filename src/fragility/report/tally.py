@@ -1,6 +1,6 @@
-"""Counting: what a set of predictions adds up to, part after part, in memory that does not grow with rows.
+"""Counts over a set of predictions, part by part, in memory that does not grow with the number of rows.
 
-Everything is a count, or a sum of whole numbers, so that no digit depends on how the audit is cut into parts. Quantiles
+All results are counts or sums of integers, so that they do not depend on how the audit is split into parts. Quantiles
 are read from histograms: of n values the ceil(q n)-th smallest, at the histogram's step.
 """
 
@@ -60,7 +60,7 @@ Row = dict[str, Any]
 
 
 def count_first(share: float, rows: int) -> int:
-    """Return how many rows a share of them is: a fifth of 1,907 is 382, wherever the report speaks of one."""
+    """Return the number of rows in a share of them, rounded up: a fifth of 1,907 is 382."""
     return math.ceil(share * rows - 1e-9)
 
 
@@ -85,9 +85,9 @@ class Piece:
     def __len__(self) -> int:
         return len(self.exposure)
 
-    def take(self, chosen: Booleans) -> Piece:
+    def take(self, selected: Booleans) -> Piece:
         """Return the chosen rows."""
-        places = np.flatnonzero(chosen)
+        places = np.flatnonzero(selected)
         arrays: Any = {
             name: None if (array := getattr(self, name)) is None else array[places]
             for name in self.__dataclass_fields__
@@ -162,7 +162,7 @@ class SetTally:
         self.alone_exact = detailed and protocol.reading != "current"
         w = len(self.ways)
         self.rows = 0
-        # The rows of a set are chosen before they come here, so that all of them are counted.
+        # The caller has selected the rows of the set, so that all of them are counted.
         measures = {name: measure for name, measure in list_measures(audit).items() if name in COUNTED}
         self.tally = Tally(audit, measures, 0.0, segments=c)
         self.budgets = np.zeros((c, k + 2), dtype=np.int64)
@@ -217,8 +217,8 @@ class SetTally:
     def _add_groups(self, piece: Piece) -> None:
         path, budget, g = piece.path, piece.budget, len(self.first)
         missing = piece.table.column("already_missing").combine_chunks()
-        some = np.asarray(pc.list_value_length(missing)) < len(self.protocol.fields)  # a row of gaps has no path
-        self.first += np.bincount(path[some, 0], minlength=g)
+        has_path = np.asarray(pc.list_value_length(missing)) < len(self.protocol.fields)  # a row of gaps has no path
+        self.first += np.bincount(path[has_path, 0], minlength=g)
         if self.alone_exact and piece.drops is not None:
             flips = find_single_losses(piece.margin, piece.drops, self.protocol, len(self.classes))
             self.alone += flips.sum(axis=0)
@@ -242,12 +242,14 @@ class SetTally:
         return int(np.flatnonzero(above >= count)[-1]) / EXPOSURE_STEPS, count
 
     def summarise(self, cases: Sequence[summary.FragileCase], condition: str | None) -> summary.SetNumbers:
-        """Return what was counted; `cases` are the worst rows, already read; `condition` is how evidence fails."""
+        """Return the counts; `cases`: the worst rows; `condition`: how evidence fails, in words."""
         flips, names, g = self.budgets.sum(axis=0), self.protocol.group_names, len(self.first)
         present = [code for code in np.argsort(-self.budgets.sum(axis=1), kind="stable") if self.budgets[code].any()]
         w = len(self.ways)
-        chosen = [ways for size in range(w, -1, -1) for ways in combinations(range(w), size)]  # most ways first
-        # Groups that flip most come first, then those most often first on the path, then as declared.
+        combinations_of_ways = [
+            ways for size in range(w, -1, -1) for ways in combinations(range(w), size)
+        ]  # most ways first
+        # Order: groups that flip most rows, then those most often first on the path, then as declared.
         order = np.lexsort((np.arange(g), -self.first, -self.in_set)).tolist()
         pairs = sorted(self.pairs.items(), key=lambda entry: (-entry[1], entry[0]))[:SHOWN_PAIRS]
         counted, lattice = self.tally, None
@@ -298,7 +300,7 @@ class SetTally:
                 summary.LossCombination(
                     tuple(self.ways[i] for i in ways), int(self.patterns[sum(1 << i for i in ways)])
                 )
-                for ways in chosen
+                for ways in combinations_of_ways
             ),
             degradations=tuple(
                 summary.OperatorFlips(operator, int(counts.sum()), tuple(counts.tolist()))
@@ -333,19 +335,19 @@ class SetTally:
 
 
 class ModesTally:
-    """The running counts of what failure modes cost the rows of a set that were assessed."""
+    """The running counts of the cost of failure modes for the assessed rows of a set."""
 
-    def __init__(self, own: AuditBlock) -> None:
-        assert isinstance(own.declared, ModesDeclaration)
-        self.own, self.declared, self.rows = own, own.declared, 0
-        declared = own.declared
+    def __init__(self, block: AuditBlock) -> None:
+        assert isinstance(block.declared, ModesDeclaration)
+        self.block, self.declared, self.rows = block, block.declared, 0
+        declared = block.declared
         self.exposures = {mode: np.zeros(EXPOSURE_STEPS + 1, dtype=np.int64) for mode in declared.units}
         self.flipped = dict.fromkeys(declared.units, 0)
         self.units = {mode: [(0, 0, 0)] * len(names) for mode, names in declared.units.items()}  # lost, chance, flips
 
     def add(self, piece: Piece) -> None:
-        """Count those rows of a piece that have a modes block."""
-        assessed = self.own.covered(piece.table)
+        """Count the rows of a piece that have a modes block."""
+        assessed = self.block.covered(piece.table)
         if not assessed.any():
             return
         claims = modes_claims_of(piece.table.filter(pa.array(assessed)), self.declared)
@@ -367,7 +369,7 @@ class ModesTally:
             ]
 
     def summarise(self) -> summary.ModesNumbers:
-        """Return what was counted."""
+        """Return the counts."""
         modes = tuple(map(self._summarise_mode, self.declared.units)) if self.rows else ()
         return summary.ModesNumbers(self.rows, None if self.declared.rows is None else self.declared.rows.most, modes)
 
@@ -391,7 +393,7 @@ class ModesTally:
 def _count_steps(values: Floats, steps: int) -> Integers:
     """Return each value of [0, 1] as its step, rounded down; values outside are clipped.
 
-    The tiny addition keeps a value that is a step up to rounding, such as 0.3 of 10, in its own step.
+    The small offset assigns a value that equals a step up to rounding, such as 0.3 with 10 steps, to that step.
     """
     return np.clip(np.floor(np.nan_to_num(values) * steps + 1e-6), 0, steps).astype(np.int64)
 
@@ -415,7 +417,7 @@ def _read_quartiles(counts: Counts, steps: int) -> Quartiles:
 
 
 def _read_histogram(counts: Counts) -> tuple[int, ...]:
-    """Return counts by step as counts by bin; the last bin holds what reaches the top."""
+    """Return counts by step as counts by bin; the last bin includes the top."""
     bins = np.minimum(np.arange(len(counts)) * BINS // (len(counts) - 1), BINS - 1)
     return tuple(np.bincount(bins, weights=counts, minlength=BINS).astype(np.int64).tolist())
 

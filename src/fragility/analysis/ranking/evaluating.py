@@ -232,7 +232,7 @@ def evaluate(
         if len(given) != len(bound):
             raise DataError(f"y must have one label for each of the {len(bound)} rows given, got {len(given)}")
         truth = class_codes(given[places], wrapped.classes)
-    work = _Work(stress or Stress(), baselines or Baselines(), protocol, assessed, seed, byte_budget, progress)
+    work = _Evaluation(stress or Stress(), baselines or Baselines(), protocol, assessed, seed, byte_budget, progress)
     held = order = None
     if validation is not None:
         others, held_lent = _bind_with_donors(wrapped, validation[0], protocol, donors)
@@ -281,7 +281,7 @@ def _bind_with_donors(
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
+class _Evaluation:
     """The settings of one evaluation, by which any set of rows is scored and labelled."""
 
     stress: Stress

@@ -80,8 +80,8 @@ class QueuePage:
 
 
 @dataclass(frozen=True)
-class FieldValues:
-    """The values of a field: the range of its numbers, or a list."""
+class FilterValues:
+    """The values of a field to filter by: the range of its numbers, or a list."""
 
     low: float | None = None
     high: float | None = None
@@ -190,13 +190,13 @@ class CaseIndex(CaseTables):
         )
         return [value for (value,) in rows]
 
-    def field_values(self, name: str) -> FieldValues:
+    def field_values(self, name: str) -> FilterValues:
         """Return what a filter on a field may ask for."""
         column, numbers = self._column(name)
         if not numbers:
-            return FieldValues(values=tuple(self._values(column, MOST_VALUES)))
+            return FilterValues(values=tuple(self._values(column, MOST_VALUES)))
         low, high = self._ask_once(f"SELECT min({column}), max({column}) FROM fields")[0]
-        return FieldValues(low=low, high=high)
+        return FilterValues(low=low, high=high)
 
     def _order(self, view: View, forward: bool = True) -> str:
         """Return the order of a view in SQL, or the reverse order."""

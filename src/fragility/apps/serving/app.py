@@ -29,10 +29,10 @@ from fragility.apps.serving.batching import CONTENT_TYPE, Batcher, BatchRules, J
 from fragility.apps.serving.log import ServingLog
 from fragility.apps.serving.requests import (
     Answering,
-    Asked,
-    AskedRow,
+    RequestedRow,
     RequestKind,
     RequestReader,
+    RowsRequest,
     example_row,
     field_schema,
     request_schema,
@@ -141,7 +141,7 @@ class Service:
         self.metrics.errors.labels(error.code).inc()
         return JSONResponse(error.to_dict(), error.status, error.headers)
 
-    async def _answer_rows(self, request: Asked) -> JobAnswer:
+    async def _answer_rows(self, request: RowsRequest) -> JobAnswer:
         """Return the answers in the order of the rows; a row that was logged before is not logged again.
 
         Two requests that ask the same under one id at the same time share the answer.
@@ -150,7 +150,7 @@ class Service:
         if self.stopping:
             raise RequestError(503, "stopping", "the server is stopping; ask another one")
         futures: dict[str, asyncio.Future[JobAnswer]] = {}
-        fresh, known = list[AskedRow](), list[AskedRow]()
+        fresh, known = list[RequestedRow](), list[RequestedRow]()
         for place, row in enumerate(request.rows):
             if row.digest is None or self.log is None:
                 fresh.append(row)

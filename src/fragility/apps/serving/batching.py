@@ -23,7 +23,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from fragility.apps.guards import RequestError
 from fragility.apps.serving.entries import LogEntry
 from fragility.apps.serving.log import ServingLog
-from fragility.apps.serving.requests import AnsweredRows, Answering, AskedRow, RequestKind
+from fragility.apps.serving.requests import AnsweredRows, Answering, RequestedRow, RequestKind
 from fragility.base.errors import FragilityError, name_error
 
 UNWRITTEN = 4  # batches that are answered and not on the disk yet; the next one waits
@@ -50,7 +50,7 @@ class Job:
     """Rows of one request that are answered alike."""
 
     kind: RequestKind
-    rows: Sequence[AskedRow]
+    rows: Sequence[RequestedRow]
     intervals: bool
     logged: bool  # whether they go to the log; false for rows that are there already
     answer: asyncio.Future[JobAnswer] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
@@ -166,7 +166,7 @@ class Batcher:
         written = None if entry is None else self._begin_writing(entry, alone=len(jobs) == 1 and not self._queued)
         return [AnsweredJobs(jobs, answers, written)]
 
-    def _try(self, job: Job, rows: Sequence[AskedRow]) -> tuple[AnsweredRows, LogEntry | None]:
+    def _try(self, job: Job, rows: Sequence[RequestedRow]) -> tuple[AnsweredRows, LogEntry | None]:
         """Return the answers to rows that are asked as those of a job, and what the log keeps of them."""
         answers = self.answering.answer(job.kind, rows, intervals=job.intervals)
         if self.log is None or not job.logged:
@@ -189,7 +189,7 @@ class Batcher:
         refusal.row = rows[0].place
         return refusal
 
-    def _find_refusal(self, job: Job, rows: Sequence[AskedRow]) -> RequestError | None:
+    def _find_refusal(self, job: Job, rows: Sequence[RequestedRow]) -> RequestError | None:
         try:
             self._try(job, rows)
         except RequestError as error:

@@ -49,7 +49,7 @@ JSON_WORDS = {bool: "true or false", int: "a whole number", float: "a number", s
 
 
 @dataclass(frozen=True, slots=True)
-class AskedRow:
+class RequestedRow:
     """A row that somebody asks about."""
 
     id: str
@@ -65,11 +65,11 @@ class AskedRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What a request asks for."""
+class RowsRequest:
+    """A request about one or more rows."""
 
     kind: RequestKind
-    rows: tuple[AskedRow, ...]
+    rows: tuple[RequestedRow, ...]
     single: bool  # whether one row was sent, not a list
     intervals: bool = False
 
@@ -85,8 +85,8 @@ class RequestReader:
     def __post_init__(self) -> None:
         object.__setattr__(self, "fields", {one.name: one for one in self.protocol.fields})
 
-    def read(self, body: bytes, kind: RequestKind) -> Asked:
-        """Return what the body of a request asks for."""
+    def read(self, body: bytes, kind: RequestKind) -> RowsRequest:
+        """Read the body of a request."""
         try:
             document = parse_json(body.decode("utf-8"))
         except UnicodeDecodeError as error:
@@ -114,9 +114,9 @@ class RequestReader:
                     f"the rows {seen[row.id]} and {place} of the request have the id {row.id!r}; give each its own"
                 )
                 raise RequestError(409, "repeated_id", message, row=place)
-        return Asked(kind, rows, single, intervals)
+        return RowsRequest(kind, rows, single, intervals)
 
-    def _read_row(self, item: Any, kind: RequestKind, place: int, intervals: bool) -> AskedRow:
+    def _read_row(self, item: Any, kind: RequestKind, place: int, intervals: bool) -> RequestedRow:
         if not isinstance(item, dict):
             raise RequestError(422, "wrong_type", f"row {place} must be an object, got {_name_type(item)}", row=place)
         _refuse_unknown(item, ROW_FIELDS[kind], f"row {place}", place)
@@ -140,7 +140,7 @@ class RequestReader:
         values = {name: _read_value(given.get(name), known, place) for name, known in self.fields.items()}
         row_id = self._read_id(item, place)
         digest = None if row_id is None else _digest_request(kind, intervals, item)
-        return AskedRow(uuid.uuid4().hex if row_id is None else row_id, values, missing, stale, digest, place)
+        return RequestedRow(uuid.uuid4().hex if row_id is None else row_id, values, missing, stale, digest, place)
 
     def _read_id(self, item: Mapping[str, Any], place: int) -> str | None:
         value = item.get("id")
@@ -298,7 +298,7 @@ def example_row(protocol: Protocol) -> dict[str, Any]:
     return example
 
 
-def list_rows(rows: Sequence[AskedRow]) -> dict[str, list[Any]]:
+def list_rows(rows: Sequence[RequestedRow]) -> dict[str, list[Any]]:
     """Return the values of rows by field."""
     return {name: [row.values[name] for row in rows] for name in rows[0].values}
 
@@ -319,7 +319,7 @@ class AnsweredRows:
     rows: dict[str, list[Any]]  # the raw values as they were decided, by field
     time: dt.datetime
 
-    def to_entry(self, asked: Sequence[AskedRow]) -> LogEntry:
+    def to_entry(self, asked: Sequence[RequestedRow]) -> LogEntry:
         """Return what the log keeps; asked: the rows that were asked about."""
         return LogEntry.of(
             self.certificates,
@@ -383,7 +383,7 @@ class Answering:
                     raise ProtocolError(*reason, Advice("training=...", "training rows with --train")) from error
         raise AssertionError
 
-    def answer(self, kind: RequestKind, rows: Sequence[AskedRow], *, intervals: bool = False) -> AnsweredRows:
+    def answer(self, kind: RequestKind, rows: Sequence[RequestedRow], *, intervals: bool = False) -> AnsweredRows:
         """Return the answers; RequestError if the model or the protocol cannot answer about one of the rows."""
         try:
             answers = self._check(rows, intervals) if kind == "check" else self._certify(rows)
@@ -406,7 +406,7 @@ class Answering:
         self._last = self._last if now < self._last <= now + MOST_HELD else now
         return self._last
 
-    def _certify(self, rows: Sequence[AskedRow]) -> AnsweredRows:
+    def _certify(self, rows: Sequence[RequestedRow]) -> AnsweredRows:
         values = list_rows(rows)
         certificates = self.auditor.certify([dict(row.values) for row in rows], ids=[row.id for row in rows])
         documents = certificates.table.select(self._columns).to_pylist()
@@ -423,7 +423,7 @@ class Answering:
         ]
         return AnsweredRows(documents, events, certificates, values, self._now())
 
-    def _check(self, rows: Sequence[AskedRow], intervals: bool) -> AnsweredRows:
+    def _check(self, rows: Sequence[RequestedRow], intervals: bool) -> AnsweredRows:
         checks = self.guard.check_rows(
             [dict(row.values) for row in rows],
             [row.missing for row in rows],
