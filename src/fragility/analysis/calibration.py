@@ -272,7 +272,7 @@ class FragilityCalibratedClassifier(ClassifierMixin, BaseEstimator):  # type: ig
     protocol : Protocol
         The protocol rows are audited under.
     calibrator : FragilityTemperature, optional
-        A fitted one is used as it is; ``fit`` fits a copy.
+        A fitted one is used unchanged; ``fit`` fits a copy.
     engine : str, default="auto"
         As in :func:`audit`.
 

@@ -181,7 +181,7 @@ class ReviewPolicy(JsonFile, BriefRepr):
     protocol_digest, model_fingerprint : str
         Of the protocol and the model of the audit.
     stress : mapping or None
-        The stress behind the labels, where they say.
+        The stress of the labels, if they declare it.
     unscored : int
         Labelled confident rows without the score, which took no part; such rows are always reviewed.
     attained_by : tuple of (str, float)

@@ -107,7 +107,7 @@ def read_values(rows: Any, ids: Any = None) -> RowValues:
 
 @dataclass(frozen=True, slots=True)
 class By:
-    """A column to cut rows by: at declared values, into so many bands of equally many rows, or as it comes."""
+    """A column to group rows by: in declared bands, in quantile bands, or by its values."""
 
     column: str
     cuts: tuple[float, ...] | None = None
@@ -176,7 +176,7 @@ class Coded:
 
 
 class _Column:
-    """The values of one column, part after part: numbers as they are, dates as nanoseconds, all else as text codes."""
+    """The values of one column, part by part: numbers, dates as nanoseconds, all else as text codes."""
 
     def __init__(self, by: By) -> None:
         self.by = by

@@ -298,7 +298,7 @@ CLOSED = (
 
 
 def random_host() -> str:
-    """Return a name that browsers resolve to this machine, and that nobody else can guess."""
+    """Return a random name that browsers resolve to this machine and that others cannot guess."""
     return f"review-{secrets.token_hex(10)}.localhost"
 
 
@@ -398,7 +398,7 @@ class BrowserGuards(Guards):
         return welcome
 
     async def refuse(self, send: Send, error: RequestError) -> None:
-        """Answer with a sentence, which a browser shows as it is."""
+        """Answer with a sentence as plain text."""
         await send_answer(
             send,
             error.status,

@@ -132,7 +132,7 @@ class HardenedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  #
         check_consistent_length(X, labels)
         if _num_samples(X):
             check_classification_targets(labels)
-        if not (hasattr(X, "columns") or hasattr(X, "column_names")):  # a table stays as it is
+        if not (hasattr(X, "columns") or hasattr(X, "column_names")):  # tables are passed unchanged
             mixed = isinstance(self.estimator, Pipeline) or get_tags(self.estimator).input_tags.categorical
             X = check_array(X, accept_sparse="csr", dtype=None if mixed else "numeric", ensure_all_finite=False)
         _check_feature_names(self, X, reset=True)
@@ -180,7 +180,7 @@ class HardenedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  #
         lambda self: hasattr(getattr(self, "estimator_", self.estimator), "decision_function")
     )
     def decision_function(self, X: Any) -> Floats:
-        """Return the decision function of the fitted classifier, where it has one.
+        """Return the decision function of the fitted classifier, if it has one.
 
         Parameters
         ----------

@@ -200,7 +200,7 @@ def harden(
     Parameters
     ----------
     model : estimator or Pipeline
-        The classifier, fitted or not; it is left as it is. Its final estimator must take ``sample_weight``.
+        The classifier, fitted or not; it is not changed. Its final estimator must take ``sample_weight``.
     X, y : array or table of shape (n, d), array of shape (n,)
         Raw training rows and their labels.
     protocol : Protocol, optional

@@ -120,7 +120,7 @@ def _tie_blocks(s: Floats, b: Booleans) -> tuple[Integers, Integers]:
 
 
 def better_direction(scores: npt.ArrayLike, brittle: npt.ArrayLike, fallback: int = 1) -> int:
-    """+1 if s, -1 if -s has the higher AUROC; `fallback` where that is undefined or exactly 1/2."""
+    """+1 if s, -1 if -s has the higher AUROC; `fallback` if it is undefined or exactly 1/2."""
     area = auroc(scores, brittle)
     if math.isnan(area) or area == 0.5:
         return fallback

@@ -1,4 +1,4 @@
-"""Ranking scores: one number per prediction, large where it is meant to be brittle.
+"""Ranking scores: one number per prediction; large values indicate brittle predictions.
 
 Scores are computed without the label channel: nothing here imports `fragility.questions.stress`, and labels enter only
 as arrays at the metrics. With p~ and z~ the clipped probabilities and centred pseudo-logits of
@@ -88,7 +88,7 @@ def is_baseline(name: str) -> bool:
 
 
 def natural_direction(name: str) -> int:
-    """+1 where a large value is meant to be brittle, -1 where it is meant to be safe (confidence)."""
+    """Return +1 if large values indicate brittle predictions, -1 if they indicate safe ones (confidence)."""
     return -1 if score_kind(name) == "confidence" else 1
 
 

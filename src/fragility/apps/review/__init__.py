@@ -5,7 +5,7 @@
     store      decisions as an append-only SQLite file
     cases      the cases of an audit as tables of a temporary database (DuckDB)
     queries    cases by view: which ones, in what order, and those like one of them
-    rows       the audited rows themselves, where they are given, and the model's answer in any state of one
+    rows       the audited rows, if they are given, and the model's answer in any state of one
     searches   how far the values of one case may move, and what its missing fields would have changed
     pages      what each page shows, and its pictures
     desk       what happens at the addresses of cases

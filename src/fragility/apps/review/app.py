@@ -142,7 +142,7 @@ class QueueDesk(Desk):
         self.cases.catch_up(self.store)
         try:
             page, alert = self.cases.page(view, viewer), None
-        except FilterError as error:  # said beside the filters, which keep what was typed
+        except FilterError as error:  # shown beside the filters, which keep the typed text
             page, alert = None, f"This filter cannot be used: {error}."
         states = {} if page is None else self.store.states_of([queued.case.digest for queued in page.cases])
         notice = self.notice(request, viewer, view)
@@ -340,7 +340,7 @@ class Place:
         return cls(random_host())
 
     def keep(self, store: Path) -> None:
-        """Write it beside the store, for this user alone; where that cannot be, the next start takes a new place."""
+        """Write it beside the store, for this user only; if that fails, the next start uses a new place."""
         path = _name_place(store)
         with suppress(OSError):
             path.unlink(missing_ok=True)
@@ -366,7 +366,7 @@ def listen(port: int | None, usual: int | None = None) -> tuple[socket.socket, .
             try:
                 return first, bind(socket.AF_INET6, (LOOPBACK_V6, first.getsockname()[1]))
             except OSError as error:
-                if error.errno in NO_IPV6:  # then nobody else can listen there either
+                if error.errno in NO_IPV6:  # then no other process can listen there either
                     return (first,)
                 first.close()
                 raise

@@ -174,7 +174,7 @@ class CaseTables:
         return tuple(str(label) for label in self.manifest.model.classes)
 
     def _add_policy_scores(self, by: str) -> None:
-        """Copy the score of the review policy beside the cases; NULL where a row has none."""
+        """Copy the score of the review policy into the cases; NULL if a row has none."""
         audit = StoredAudit(self.folder)
         column, first = "confidence" if by == "confidence" else audit.column_ranked_by(by), 0
         sign = -1 if by == "confidence" else 1  # the least confident are the riskiest

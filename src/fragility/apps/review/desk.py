@@ -37,7 +37,7 @@ class Workbench:
     store: Store
     rows: MatchedRows | None = None
     whatif: WhatIf | None = None
-    stability: StabilitySearch | None = None  # where there is a model to ask
+    stability: StabilitySearch | None = None  # None without a model
     changes: ChangeSearch | None = None  # likewise
     reasons: Mapping[str, str] = field(default_factory=lambda: DEFAULT_REASONS)
     first_page: str = "/"  # where the first address leads

@@ -145,7 +145,7 @@ def blind_pairs(histories: Iterable[Sequence[Entry]]) -> list[tuple[str, str]]:
 
 
 def cohens_kappa(pairs: Sequence[tuple[str, str]]) -> float | None:
-    """Return (observed - chance) / (1 - chance) agreement; None where there are no pairs, or chance alone explains all.
+    """Return (observed - chance) / (1 - chance) agreement; None if there are no pairs, or if chance agreement is 1.
 
     Chance agreement is sum_a P(first = a) P(second = a) over the decisions a.
     """

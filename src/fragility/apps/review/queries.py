@@ -53,7 +53,7 @@ class QueuedCase:
 
     case: Case
     failing: tuple[str, ...]  # the groups of the path that flip it together; none if it never flips
-    exposures: Mapping[str, float]  # by failure mode; none where they were not assessed
+    exposures: Mapping[str, float]  # by failure mode; empty if they were not assessed
     label: str
     confidence: float
     flip_budget: int
@@ -94,7 +94,7 @@ def case_key(case: Case) -> str:
 
 
 class CaseIndex(CaseTables):
-    """The cases of one audit folder, and what is asked about them."""
+    """The cases of one audit folder, and queries about them."""
 
     def draw_eligible(self, count: int) -> tuple[Case, ...]:
         """Return some of the cases for which a second review may be asked, drawn at random."""
@@ -273,7 +273,7 @@ class CaseIndex(CaseTables):
         return cases[0]
 
     def certificate_row(self, queued: QueuedCase) -> dict[str, Any]:
-        """Return the case's row of the certificate table, with the blocks that lie beside it."""
+        """Return the case's row of the certificate table, with its blocks."""
         part = bisect_right([first for _, first in self._parts], queued.case.place) - 1
         path, first = self._parts[part]
         with self._database.cursor() as cursor:

@@ -1,4 +1,4 @@
-"""The audited rows themselves, where they are given, and the model's answers in any state of one of them."""
+"""The audited rows, if they are given, and the model's answers in any state of one of them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class FieldLine:
 
     name: str
     value: str
-    replacement: str | None  # None where it is not known
+    replacement: str | None  # None if unknown
     groups: tuple[str, ...]
 
     @property
@@ -114,7 +114,7 @@ def match_rows(
 
 
 def groups_of_fields(protocol: Protocol, model: Model | None = None) -> dict[str, tuple[str, ...]]:
-    """Return the evidence groups of each raw field, as far as they are known."""
+    """Return the evidence groups of each raw field, as far as known."""
     fields = protocol.evidence.group_fields
     return {
         field.name: tuple(group for group, parts in fields.items() if field.name in parts) for field in protocol.fields

@@ -52,10 +52,10 @@ class RowSearch(ABC, Generic[Found]):
 
     @abstractmethod
     def search(self, place: int) -> Found:
-        """Return what is asked about the row at ``place``."""
+        """Compute the result for the row at ``place``."""
 
     def find(self, place: int, patience: float) -> Found | None:
-        """Return what was found about the row at ``place``; None if it is not found within so many seconds."""
+        """Return the result for the row at ``place``; None if it is not ready within ``patience`` seconds."""
         with self._lock:
             future = self._found.get(place)
             if future is None or (future.done() and future.exception() is not None):  # tried again
@@ -108,7 +108,7 @@ class Slider:
     of_days: bool
     stable: Band
     unknown: tuple[Band, ...]  # between a value that holds and the next one that was tried and flips
-    turns: tuple[float, ...]  # where it flips, in percent
+    turns: tuple[float, ...]  # positions at which it flips, in percent
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def show_fields(intervals: Iterable[StabilityInterval], protocol: Protocol) -> t
 
 
 def _show_field(one: StabilityInterval, training_range: Range | None, protocol: Protocol) -> MovableField:
-    if one.nominal:  # its list says where it flips
+    if one.nominal:  # its list names the flipping categories
         return MovableField(one.field, one.sentence(), "", one.flips, choices=_list_choices(one, protocol))
     ends = [flip for flip in (one.flips_below, one.flips_above) if flip is not None]
     turns = describe_turns([(flip.value, flip.predicted) for flip in ends])
@@ -149,7 +149,7 @@ def _show_field(one: StabilityInterval, training_range: Range | None, protocol: 
 
 
 def _make_slider(one: StabilityInterval, training_range: Range | None) -> Slider | None:
-    """Return the slider of a field of numbers or days; None where there is no interval, or dates have a time."""
+    """Return the slider of a field of numbers or days; None if there is no interval, or if dates have a time."""
     if training_range is None or one.state not in (EXACT, BRACKETED):
         return None
     of_days = isinstance(training_range.low, str)
@@ -243,7 +243,7 @@ class MissingFields:
     sentence: str
     exact: bool  # all values that the protocol lists were tried, not draws of them
     likely: bool  # more likely than not it would
-    changes_to: str | None  # the class it would most likely become; None where no value changes it
+    changes_to: str | None  # the class it would most likely change to; None if no value changes it
     advice: str  # which field to fetch first; empty if there is no choice, or none helps
     reductions: tuple[tuple[str, float], ...]  # of several fields: how far the probability is expected to fall by each
 

@@ -74,7 +74,9 @@ class Service:
         self._sealed = 0 if log is None else log.rows_sealed
         if log is not None and log.last_time is not None:
             answering.start_at(log.last_time)
-        self._in_flight: dict[str, tuple[str, asyncio.Future[JobAnswer]]] = {}  # by id: what is asked, and its answer
+        self._in_flight: dict[
+            str, tuple[str, asyncio.Future[JobAnswer]]
+        ] = {}  # by id: the digest of the request, and its answer
 
     # --- from start to end ----------------------------------------------------------------------------------
 
@@ -196,7 +198,7 @@ class Service:
         """Forget a row that was answered or refused."""
         self._in_flight.pop(row_id, None)
         if not future.cancelled():
-            future.exception()  # seen here: nobody may be waiting any more
+            future.exception()  # retrieved here, because no client may be waiting any more
 
     # --- other endpoints ------------------------------------------------------------------------------------
 
@@ -408,7 +410,7 @@ BACKLOG = 2048
 
 
 def read_token(path: Path | None, environment: Mapping[str, str]) -> str | None:
-    """Return the token of a file, or of the environment; None where there is neither."""
+    """Return the token from a file or from the environment; None if there is neither."""
     if path is not None:
         try:
             token = read_bounded(path, TOKEN_BYTES).decode("ascii").strip()

@@ -265,7 +265,7 @@ class LogJournal:
             raise JournalError(fault)
 
     def find_fault(self) -> str | None:
-        """Return why its rows are not where they should be; None if they are."""
+        """Return why its rows are missing or misplaced; None if they are in place."""
         if self._handle is None:
             return None
         here = os.fstat(self._handle)

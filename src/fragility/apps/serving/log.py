@@ -42,7 +42,7 @@ from fragility.protocol import Protocol
 FORMAT = "fragility-log/1"
 LOG_FILE, BEGUN_FILE = "log.json", "begun.json"
 FOLDERS = ("audits", "rows", "events", "pending")
-FAULT_SECONDS = 10.0  # that a failed write is told of; a proxy that sends nothing meanwhile may try again then
+FAULT_SECONDS = 10.0  # for which a failed write is reported; a proxy that sends nothing meanwhile may then try again
 JOURNAL_FILE = re.compile(r"part-(?P<place>\d{5})\.journal")
 MOST_PARTS = 1000  # of an audit folder: every seal writes all their names
 

@@ -53,7 +53,7 @@ class RequestedRow:
     """A row that somebody asks about."""
 
     id: str
-    values: Mapping[str, Any]  # of every field, None where it is null or absent
+    values: Mapping[str, Any]  # of every field; None if it is null or absent
     missing: tuple[str, ...] | None = None  # None: the fields that are null
     stale: tuple[str, ...] = ()
     digest: str | None = None  # of what was asked; None where the id was made here
@@ -222,7 +222,7 @@ def _name_type(value: Any) -> str:
 
 
 def _digest_request(kind: str, intervals: bool, item: Mapping[str, Any]) -> str:
-    """Return a digest of what is asked under an id, the same for every order of names."""
+    """Return a digest of the request under an id, which does not depend on the order of names."""
     text = json.dumps([kind, intervals, item], sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
@@ -284,7 +284,7 @@ def request_schema(kind: RequestKind, protocol: Protocol, most_rows: int) -> dic
 
 
 def example_row(protocol: Protocol) -> dict[str, Any]:
-    """Return a row made of values that the protocol knows, as JSON values; null where it knows none."""
+    """Return an example row with values from the protocol, as JSON values; null for fields without any."""
     made = make_records(protocol.fields, protocol.modes, {column.name: column.baseline for column in protocol.columns})
     values, example = {} if made is None else made[0], dict[str, Any]()
     for known in protocol.fields:

@@ -76,7 +76,7 @@ def number_text(number: int) -> str:
 
 
 def empty_manifest(manifest: Manifest) -> Manifest:
-    """Return what a manifest says of model, protocol, engine and libraries, without any rows."""
+    """Return a manifest without rows: model, protocol, engine and libraries."""
     nothing = digest_text(root_of(b""))
     return replace(
         manifest.without_blocks(),

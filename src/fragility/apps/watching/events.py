@@ -32,7 +32,7 @@ from fragility.protocol import Protocol
 WatchedMeasure: TypeAlias = Literal[
     "missing", "stale", "out_of_range", "repeated", "flips_early", "decision", "exposure", "lost"
 ]
-STATES = ("missing", "stale", "out_of_range")  # what a single decision says of a field
+STATES = ("missing", "stale", "out_of_range")  # the states of a field in a decision
 OF_FIELDS = (*STATES, "repeated")
 MEANS = ("exposure", "lost")
 ROUNDING = 1e-6  # how far a figure may lie outside 0 and 1
@@ -111,7 +111,7 @@ def lay_out_log(protocol: Protocol, classes: Sequence[Any], *, ranged: bool) -> 
 
 
 def group_fields(protocol: Protocol) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """Return each evidence group with the places of its raw fields; none where they cannot be told without the model.
+    """Return each evidence group with the places of its raw fields; none if they are unknown without the model.
 
     A group is named like its raw field unless groups were declared or merged; then the columns of the raw space say it.
     """
@@ -138,7 +138,7 @@ def make_batch(
     repeated: Booleans | None = None,
     p_change: Floats | None = None,
 ) -> EventBatch:
-    """Return decisions as they are watched; states are (n, F), `outside` is (n, ranged). early: (n,) flips early.
+    """Return the values to monitor; states are (n, F), `outside` is (n, ranged). early: (n,) flips early.
 
     The first decision is the first of a pair: all batches of a source but the last have an even number of decisions.
     """

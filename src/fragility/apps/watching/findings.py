@@ -253,7 +253,7 @@ def write_number(value: float) -> str:
 
 
 def write_rate(value: float) -> str:
-    """Return a share with two significant digits where it is small."""
+    """Return a share, with two significant digits if it is small."""
     if math.isnan(value):
         return "none"
     return "0%" if value == 0 else f"{100 * value:.2g}%" if abs(value) < 0.0995 else f"{value:.0%}"

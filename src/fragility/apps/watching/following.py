@@ -184,7 +184,7 @@ class Reference:
 
 @dataclass(slots=True, eq=False)
 class Episode:
-    """An alarm, as it is being followed."""
+    """The state of an alarm."""
 
     stream: Stream
     raised: int  # day

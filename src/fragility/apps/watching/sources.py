@@ -212,7 +212,7 @@ def read_columns_of(folder: Path, index: int, schema: pa.Schema, columns: Sequen
 
 
 def join_parts(parts: Iterator[tuple[pa.Table, pa.Table]], rows: int) -> Iterator[tuple[pa.Table, pa.Table]]:
-    """Return parts joined to about so many rows, an even number of them except at the end."""
+    """Join parts to about ``rows`` rows each, an even number except at the end."""
     waiting: list[tuple[pa.Table, pa.Table]] = []
     for part in parts:
         waiting.append(part)
@@ -227,7 +227,7 @@ def join_parts(parts: Iterator[tuple[pa.Table, pa.Table]], rows: int) -> Iterato
 
 
 def code_values(column: pa.ChunkedArray) -> Integers:
-    """Return (n,) numbers that are equal where values are; -1 where there is none."""
+    """Return (n,) codes that are equal if the values are equal; -1 for missing values."""
     coded = pc.dictionary_encode(column.combine_chunks())
     return np.asarray(pc.fill_null(coded.indices, -1).to_numpy(zero_copy_only=False), dtype=np.int64)
 
@@ -401,7 +401,7 @@ PART_ROWS = 5_000  # rows that are certified together; an even number
 
 @dataclass(frozen=True, eq=False)
 class ReplayedRows:
-    """Past rows in the order of time, certified part by part; a field is missing where it is null."""
+    """Past rows in the order of time, certified part by part; null values are missing fields."""
 
     frame: pd.DataFrame  # the fields, in the order of time
     day: Integers  # (n,) days since 1970
