@@ -369,7 +369,7 @@ def test_a_document_in_another_form_is_refused(copy):
     with pytest.raises(CertificateError, match=r"cannot read .*pack.json: Expecting property name"):
         fg.verify_pack(copy)
     path.unlink()
-    with pytest.raises(CertificateError, match=r"is no pack: pack.json is missing"):
+    with pytest.raises(CertificateError, match=r"is not a pack: pack.json is missing"):
         fg.verify_pack(copy)
     with pytest.raises(CertificateError, match=r"there is no pack .*absent.zip; make one with fragility pack"):
         fg.verify_pack(copy / "absent.zip")

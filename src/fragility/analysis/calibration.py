@@ -445,10 +445,10 @@ def fragile_rows(fds: ArrayLike, share: float = FRAGILE_SHARE) -> NDArray[np.boo
     f = np.asarray(fds, dtype=np.float64)
     if not 0.0 < share <= 1.0:
         raise DataError(f"the fragile share must lie in (0, 1], got {share}")
-    chosen = np.zeros(len(f), dtype=bool)
+    selected = np.zeros(len(f), dtype=bool)
     # the small step back keeps 0.2 * 10 from becoming 3 rows by rounding
-    chosen[np.argsort(-f, kind="stable")[: int(np.ceil(share * len(f) - 1e-9))]] = True
-    return chosen
+    selected[np.argsort(-f, kind="stable")[: int(np.ceil(share * len(f) - 1e-9))]] = True
+    return selected
 
 
 def calibration_report(

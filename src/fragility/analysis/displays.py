@@ -191,11 +191,11 @@ class FragilityMapDisplay(Display):
             )  # fmt: skip
         kind = np.where(~self.flipped, 0, np.clip(4 - self.flip_budget, 1, 3))
         for number, (label, colour, marker, size) in enumerate(BUDGET_STYLES):
-            here = kind == number
-            if here.any():
+            of_kind = kind == number
+            if of_kind.any():
                 ax.scatter(
-                    self.confidence[here], self.score[here], s=size, c=colour, marker=marker, alpha=0.75,
-                    linewidths=0, label=f"{label} ({int(here.sum())})", zorder=2 + number,
+                    self.confidence[of_kind], self.score[of_kind], s=size, c=colour, marker=marker, alpha=0.75,
+                    linewidths=0, label=f"{label} ({int(of_kind.sum())})", zorder=2 + number,
                 )  # fmt: skip
         ax.set_xlabel("confidence of the prediction")
         ax.set_ylabel(f"{SCORE_LABEL.get(self.by, self.by)}: 0 rests on much, 1 on little")
@@ -263,8 +263,10 @@ class FragileCalibrationDisplay(Display):
         codes = class_columns(y_true, classes, next(iter(checked.values())).shape[1])
         subsets = {"all": np.ones(len(codes), dtype=bool), "fragile": fragile_rows(fds, fragile_share)}
         curves = {
-            subset: {name: reliability_curve(p[chosen], codes[chosen], bins) for name, p in checked.items()}
-            for subset, chosen in subsets.items()
+            subset: {
+                name: reliability_curve(p[rows_of_subset], codes[rows_of_subset], bins) for name, p in checked.items()
+            }
+            for subset, rows_of_subset in subsets.items()
         }
         return cls(curves, fragile_share).plot(ax)
 

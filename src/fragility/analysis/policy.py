@@ -249,8 +249,8 @@ class ReviewPolicy(JsonFile, BriefRepr):
             if not is_number(value) or not 0 < value < 1:
                 raise DataError(f"{name} must lie between 0 and 1, such as 0.02, got {value!r}")
         scores = certs.score(by, partial=True)
-        known = certs.read_columns("id", "confidence")
-        ids, certified = known.column("id").to_pylist(), known.column("confidence").to_numpy()
+        columns = certs.read_columns("id", "confidence")
+        ids, certified = columns.column("id").to_pylist(), columns.column("confidence").to_numpy()
         rows = LabelledRows.of(labels, certs.confident_from(min_confidence))
         rows.check_made_under(certs.protocol)
         place, missing = places_by_id(ids, rows.ids)
@@ -278,8 +278,8 @@ class ReviewPolicy(JsonFile, BriefRepr):
         rules, curves = zip(*fitted, strict=True)
         others = tuple[tuple[str, float], ...]()
         if any(rule.state != ATTAINED for rule in rules):
-            chosen = [confident if part is None else confident & (names == part) for part in parts]
-            others = _try_others(certs, by, chosen, brittle, risk, 1 - level)
+            groups_of_rows = [confident if part is None else confident & (names == part) for part in parts]
+            others = _try_others(certs, by, groups_of_rows, brittle, risk, 1 - level)
         return cls(
             by=by,
             risk=float(risk),
@@ -342,8 +342,8 @@ class ReviewPolicy(JsonFile, BriefRepr):
         """
         self.check_made_for(certs.protocol.digest, certs.manifest.model.fingerprint)
         scores = certs.score(self.by, partial=True)
-        chosen = np.flatnonzero(self.mark_rows(certs, scores, segments=segments))
-        return cast(Certificates, certs.take(chosen[np.argsort(-scores[chosen], kind="stable")]))
+        places = np.flatnonzero(self.mark_rows(certs, scores, segments=segments))
+        return cast(Certificates, certs.take(places[np.argsort(-scores[places], kind="stable")]))
 
     def mark_rows(self, certs: Audit, scores: Floats, *, segments: Mapping[Hashable, str] | None = None) -> Booleans:
         """Return which predictions :meth:`select` sends to review.
@@ -480,10 +480,10 @@ def _count_rows_needed(
     below: npt.NDArray[np.intp], bad: npt.NDArray[np.intp], rows: int, risk: float, level: float
 ) -> int | None:
     """Return how many labelled rows would support a rule, at the lowest brittle rate seen below any threshold."""
-    known = below > 0
-    rates = bad[known] / below[known]
+    has_share = below > 0
+    rates = bad[has_share] / below[has_share]
     best = int(np.flatnonzero(rates == rates.min())[-1])  # the laxest of the thresholds with that rate
-    rate, share = float(rates[best]), float(below[known][best]) / rows
+    rate, share = float(rates[best]), float(below[has_share][best]) / rows
     if rate >= risk:
         return None
     low, high = 0, 1

@@ -126,8 +126,8 @@ def read_by(by: ByColumn, column_names: Sequence[str]) -> tuple[By, ...]:
         asked = [_declare(*_parse(str(name), column_names)) for name in names]  # numbered columns are named by texts
     for one in asked:
         if one.column not in column_names:
-            known = ", ".join(map(str, column_names[:12])) + (", ..." if len(column_names) > 12 else "")
-            raise DataError(BY, f" names the column {one.column!r}, but the rows have {known}")
+            listed = ", ".join(map(str, column_names[:12])) + (", ..." if len(column_names) > 12 else "")
+            raise DataError(BY, f" names the column {one.column!r}, but the rows have {listed}")
     twice = next((name for name, count in Counter(one.column for one in asked).items() if count > 1), None)
     if twice is not None:
         raise DataError(BY, f" names the column {twice!r} twice; name each column once")
@@ -223,29 +223,29 @@ class _Column:
         """Return the segment of every row."""
         values = np.concatenate(self.parts) if self.parts else np.empty(0)
         self.parts = []  # not to hold the values of many rows twice
-        known = np.unique(values[~np.isnan(values)])
+        distinct = np.unique(values[~np.isnan(values)])
         measured = self.kind in ("numbers", "dates")
-        if self.by.cuts is not None or self.by.bands is not None or (measured and len(known) > SHOWN_VALUES):
+        if self.by.cuts is not None or self.by.bands is not None or (measured and len(distinct) > SHOWN_VALUES):
             return self._cut_into_bands(values)
         texts = list(self.texts)  # by their codes
-        names = {value: self._write(value) if measured else texts[int(value)] for value in known.tolist()}
+        names = {value: self._write(value) if measured else texts[int(value)] for value in distinct.tolist()}
         return _cut_by_value(self.by.column, values, names, rising=measured)
 
     def _cut_into_bands(self, values: Floats) -> Coded:
         if self.kind == "text":
-            some = next(iter(self.texts))
-            raise DataError(f"bands are for numbers and dates, and the column {self.by.column!r} holds {some!r}")
+            example = next(iter(self.texts))
+            raise DataError(f"bands are for numbers and dates, and the column {self.by.column!r} holds {example!r}")
         if self.kind == "dates" and self.by.cuts is not None:
             raise DataError(
                 f"the column {self.by.column!r} holds dates, whose bands cannot be declared by numbers; ask for a "
                 f"number of bands: {self.by.column}:q4"
             )
-        known = values[~np.isnan(values)]
+        defined = values[~np.isnan(values)]
         cuts = np.array(self.by.cuts or ())
-        if self.by.cuts is None and len(known):  # at quantiles; equal values are never parted
+        if self.by.cuts is None and len(defined):  # at quantiles; equal values are never parted
             bands = self.by.bands or BANDS
-            cuts = np.unique(np.quantile(known, np.arange(1, bands) / bands, method="inverted_cdf"))
-            cuts = cuts[cuts > known.min()]
+            cuts = np.unique(np.quantile(defined, np.arange(1, bands) / bands, method="inverted_cdf"))
+            cuts = cuts[cuts > defined.min()]
         codes = np.where(np.isnan(values), len(cuts) + 1, np.searchsorted(cuts, values, side="right"))
         names, ends = ["all values"], [self._write(cut) for cut in cuts]
         if ends:
@@ -263,8 +263,8 @@ def _write_number(value: float) -> str:
 
 def _cut_by_value(column: str, values: Floats, names: Mapping[float, str], *, rising: bool) -> Coded:
     """Return the most frequent values as segments, in the order of their numbers or of their frequency."""
-    known = ~np.isnan(values)
-    distinct, counts = np.unique(values[known], return_counts=True)
+    defined = ~np.isnan(values)
+    distinct, counts = np.unique(values[defined], return_counts=True)
     frequent = sorted(range(len(distinct)), key=lambda i: (-counts[i], names[float(distinct[i])]))
     named = frequent[: SHOWN_VALUES if len(distinct) > SHOWN_VALUES + 1 else None]
     if rising:
@@ -272,16 +272,16 @@ def _cut_by_value(column: str, values: Floats, names: Mapping[float, str], *, ri
     lookup = np.full(len(distinct), len(named), dtype=np.int64)  # the others
     lookup[named] = np.arange(len(named))
     codes = np.full(len(values), len(named) + 1, dtype=np.int64)
-    codes[known] = lookup[np.searchsorted(distinct, values[known])]
+    codes[defined] = lookup[np.searchsorted(distinct, values[defined])]
     shown = [names[float(distinct[i])] for i in named]
     return _drop_empty(column, [*shown, f"(other: {len(distinct) - len(named):,} values)", MISSING], codes)
 
 
 def _drop_empty(column: str, names: Sequence[str], codes: Integers) -> Coded:
-    kept = np.flatnonzero(np.bincount(codes, minlength=len(names)))
+    occupied = np.flatnonzero(np.bincount(codes, minlength=len(names)))
     lookup = np.zeros(len(names), dtype=np.int16)
-    lookup[kept] = np.arange(len(kept))
-    return Coded(column, tuple(names[i] for i in kept.tolist()), lookup[codes])
+    lookup[occupied] = np.arange(len(occupied))
+    return Coded(column, tuple(names[i] for i in occupied.tolist()), lookup[codes])
 
 
 # --- matching rows to certificates ----------------------------------------------------------------------------
@@ -311,14 +311,14 @@ def segment_rows(source: RowValues, by: Sequence[By], audits: Sequence[Audit]) -
 def _find_places(audit: Audit, keys: npt.NDArray[np.bytes_], given: IdSpan) -> Integers:
     """Return where the row of each certificate stands among rows with these id keys."""
     order = np.argsort(keys, kind="stable")
-    known, places_of = keys[order], []
+    sorted_keys, places_of = keys[order], []
     audited, lacking = IdSpan(), list[object]()
     for batch in audit.batches(["id"]):
         ids = batch.column("id").to_pylist()
-        asked = id_keys(ids)
-        at = np.minimum(np.searchsorted(known, asked), len(known) - 1)
+        batch_keys = id_keys(ids)
+        at = np.minimum(np.searchsorted(sorted_keys, batch_keys), len(sorted_keys) - 1)
         audited.add(ids)
-        lacking += [ids[i] for i in np.flatnonzero(known[at] != asked)]
+        lacking += [ids[i] for i in np.flatnonzero(sorted_keys[at] != batch_keys)]
         places_of.append(order[at])
     places = np.concatenate(places_of)
     if lacking:
@@ -455,8 +455,8 @@ class SegmentTally:
         predicted = indices_of(table.column("predicted").combine_chunks(), self.audit.classes, "predicted")
         confidence, budget = (table.column(name).to_numpy() for name in ("confidence", "flip_budget"))
         for tally, budgets in zip(self.tallies, self.budgets, strict=True):
-            chosen = confidence >= tally.min_confidence
-            np.add.at(budgets, (codes[chosen], budget[chosen].astype(np.int64)), 1)
+            selected = confidence >= tally.min_confidence
+            np.add.at(budgets, (codes[selected], budget[selected].astype(np.int64)), 1)
             tally.add(table, codes * len(self.classes) + predicted)
 
     def shares(self) -> SegmentShares:
@@ -518,10 +518,10 @@ def compare_with_rest(counts: Integers, segment: int) -> float | None:
         chances, start = np.convolve(chances, likely), start + int(low)
     if not compared:
         return None
-    seen = int(of_segment[:, 1].sum()) - start
-    if not 0 <= seen < len(chances):
+    count = int(of_segment[:, 1].sum()) - start
+    if not 0 <= count < len(chances):
         return 0.0
-    return min(float(chances[chances <= chances[seen] * (1 + 1e-7)].sum()), 1.0)
+    return min(float(chances[chances <= chances[count] * (1 + 1e-7)].sum()), 1.0)
 
 
 def adjust_holm(p_values: Sequence[float | None]) -> list[float | None]:

@@ -118,8 +118,8 @@ class HardeningEffect(BriefRepr):
     @property
     def lost_holds(self) -> list[tuple[str, float, float]]:
         """(group, hold before, hold after), the largest loss first; groups that lost nothing are left out."""
-        both = [(name, hold, self.after.holds.get(name, math.nan)) for name, hold in self.before.holds.items()]
-        return sorted((entry for entry in both if entry[1] > entry[2]), key=lambda entry: entry[2] - entry[1])
+        pairs = [(name, hold, self.after.holds.get(name, math.nan)) for name, hold in self.before.holds.items()]
+        return sorted((entry for entry in pairs if entry[1] > entry[2]), key=lambda entry: entry[2] - entry[1])
 
     def to_text(self) -> str:
         """Return a table: what each model predicts, what it rests on, and which groups lost their hold."""
@@ -139,10 +139,10 @@ class HardeningEffect(BriefRepr):
         ):
             lines.append(_line(word, getattr(self.before, name), getattr(self.after, name)))
         lines += self.further
-        shown = self.lost_holds[:GROUPS_SHOWN]
-        if shown:
+        losses = self.lost_holds[:GROUPS_SHOWN]
+        if losses:
             lines.append(("hold of a group on its own (mean share of the margin)", "", "", ""))
-            lines += [_line(f"  {name}", before, after) for name, before, after in shown]
+            lines += [_line(f"  {name}", before, after) for name, before, after in losses]
         return "\n".join(align_columns(lines))
 
 
@@ -268,10 +268,13 @@ class _Broken:
 
 
 def _judge(by: str, before: _Broken, after: _Broken) -> Judged:
-    both = before.confident & after.confident
-    mended, spoilt = before.broken & ~after.broken & both, after.broken & ~before.broken & both
-    change = paired_difference(int(spoilt.sum()), int(mended.sum()), int(both.sum()))
-    return Judged(by, before.share, after.share, change, int(both.sum()))
+    confident_in_both = before.confident & after.confident
+    mended, spoilt = (
+        before.broken & ~after.broken & confident_in_both,
+        after.broken & ~before.broken & confident_in_both,
+    )
+    change = paired_difference(int(spoilt.sum()), int(mended.sum()), int(confident_in_both.sum()))
+    return Judged(by, before.share, after.share, change, int(confident_in_both.sum()))
 
 
 def _find_broken(model: Any, X: Any, donors: Any, protocol: Protocol, ids: Any, engine: str) -> dict[str, _Broken]:

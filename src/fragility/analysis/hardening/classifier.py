@@ -376,15 +376,15 @@ def choose_rate(
 
     with progress_bar("hardening", progress) as report:
         plain, refitted = attempt(model, 0.0, None)
-        best, chosen = 0.0, plain
+        best, best_model = 0.0, plain
         for rate in grid:
             if report is not None:
                 report(len(outcomes), 1 + len(grid))
             trained, _ = attempt(plain, rate, refitted)
             if outcomes[-1].loss <= tolerance:
-                best, chosen = rate, trained
+                best, best_model = rate, trained
     name = metric if isinstance(metric, str) else getattr(metric, "__name__", type(metric).__name__)
-    return RateChoice(best, chosen, name, float(tolerance), tuple(outcomes))
+    return RateChoice(best, best_model, name, float(tolerance), tuple(outcomes))
 
 
 def _read_scorer(metric: str | Scorer, y: Any) -> Scorer:

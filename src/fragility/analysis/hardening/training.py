@@ -266,8 +266,8 @@ def harden(
     prepared = _Prepared.fit(subject, training)
     if plan.rate == 0.0:
         # A twin equal to its row adds nothing, and a doubled table is another one to estimators that count rows.
-        given = {} if sample_weight is None else {"sample_weight": training.weights}
-        return prepared.finish(prepared.handed, training.labels, {**given, **extra})
+        weight_argument = {} if sample_weight is None else {"sample_weight": training.weights}
+        return prepared.finish(prepared.handed, training.labels, {**weight_argument, **extra})
 
     probe = prepared.make_probe(subject, training, extra)
     refitted = refit_protocol(probe, rows.native, protocol)
@@ -276,18 +276,18 @@ def harden(
         removed = plan.outages.removed_groups(Layout.of(refitted, bind(probe, rows.head(1).native, refitted)))
     maker = TwinMaker.of(plan, refitted, removed, rows, prepared.transformer, prepared.handed)
     aside, validation = prepared.set_aside(training, extra)
-    kept = np.flatnonzero(~aside)
-    weights = training.weights[kept]
+    fitting = np.flatnonzero(~aside)
+    weights = training.weights[fitting]
     arguments = {**extra, **validation}
     shared = weights * (plan.copy_weight / plan.twins)
     arguments["sample_weight"] = np.concatenate([weights * (1 - plan.copy_weight), np.tile(shared, plan.twins)])
-    labels = np.tile(np.asarray(training.labels)[kept], 1 + plan.twins)
+    labels = np.tile(np.asarray(training.labels)[fitting], 1 + plan.twins)
     head = prepared.head
     # "auto" keeps the meaning that it has for n rows, however many twins there are.
     by_size = head.get_params(deep=False).get("early_stopping") == "auto" and validation_share(head, n) is None
     if by_size:
         head.set_params(early_stopping=False)
-    hardened = prepared.finish(maker.stack_twins(kept, training.keys), labels, arguments)
+    hardened = prepared.finish(maker.stack_twins(fitting, training.keys), labels, arguments)
     if by_size:
         head.set_params(early_stopping="auto")
     return hardened
@@ -354,11 +354,11 @@ class _TrainingRows:
 
     def first_by_key(self, share: Callable[[int], int]) -> Booleans:
         """Return (n,) true for ``share(m)`` rows of each class of m rows, the same rows whatever their order."""
-        chosen = np.zeros(len(self.keys), dtype=bool)
+        selected = np.zeros(len(self.keys), dtype=bool)
         for code in range(self.codes.max() + 1):
             of_class = np.flatnonzero(self.codes == code)
-            chosen[of_class[np.argsort(self.keys[of_class], kind="stable")[: share(len(of_class))]]] = True
-        return chosen
+            selected[of_class[np.argsort(self.keys[of_class], kind="stable")[: share(len(of_class))]]] = True
+        return selected
 
 
 def _read_fit_params(model: Any, fit_params: Mapping[str, Any] | None, n: int) -> dict[str, Any]:
@@ -428,14 +428,14 @@ class _Prepared:
         if names is None or share is None:
             return np.zeros(n, dtype=bool), {}
         part = share if share < 1 else share / n
-        chosen = training.first_by_key(lambda m: min(m - 1, max(1, round(part * m))))
-        aside = np.flatnonzero(chosen)
+        selected = training.first_by_key(lambda m: min(m - 1, max(1, round(part * m))))
+        aside = np.flatnonzero(selected)
         if len(aside) == 0:
-            return chosen, {}
-        given = {names.rows: take(self.handed, aside), names.labels: take(training.labels, aside)}
+            return selected, {}
+        arguments = {names.rows: take(self.handed, aside), names.labels: take(training.labels, aside)}
         if names.weights is not None:
-            given[names.weights] = training.weights[aside]
-        return chosen, given
+            arguments[names.weights] = training.weights[aside]
+        return selected, arguments
 
 
 def _clone(estimator: Any) -> Any:

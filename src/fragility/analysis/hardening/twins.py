@@ -165,11 +165,11 @@ class LentValues:
 
     def draw(self, u: Floats) -> Integers:
         """Return (m, G) the number of the value that each group takes, from uniforms; -1 if it has none."""
-        chosen = np.full(u.shape, -1, dtype=np.int64)
+        drawn_event = np.full(u.shape, -1, dtype=np.int64)
         for g, ends in enumerate(self.ends):
             if len(ends):
-                chosen[:, g] = np.searchsorted(ends, np.floor(u[:, g] * ends[-1]), side="right")
-        return chosen
+                drawn_event[:, g] = np.searchsorted(ends, np.floor(u[:, g] * ends[-1]), side="right")
+        return drawn_event
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,8 +210,8 @@ class TwinMaker:
 
             matrix, restore = as_matrix(handed)
             baseline = np.array([np.nan if c.baseline is None else float(c.baseline) for c in protocol.columns])
-            kept = sp.issparse(handed) or isinstance(handed, np.ndarray)  # the stack already has that form
-            same = (lambda stack: stack) if kept else restore
+            same_form = sp.issparse(handed) or isinstance(handed, np.ndarray)  # the stack already has that form
+            same = (lambda stack: stack) if same_form else restore
             lent = LentValues.of(protocol, rows, encode) if wrong else None
             return cls(plan, protocol, removed, matrix, baseline, np.isnan(baseline), same, None, lent, absent)
         codec = RawCodec.fit(rows, replace(protocol.evidence, listed={}), flags_as_numbers=transformer is None)

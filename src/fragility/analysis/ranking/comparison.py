@@ -123,8 +123,8 @@ class RankingReport(TabularReport, BriefRepr):
         for line in self.results:
             if line.score == score and line.orientation == orientation:
                 return line
-        known = sorted({line.score for line in self.results})
-        raise DataError(f"no result for score {score!r} ({orientation}); scores are {known}")
+        scores = sorted({line.score for line in self.results})
+        raise DataError(f"no result for score {score!r} ({orientation}); scores are {scores}")
 
     def strongest(self, kinds: Sequence[str]) -> ScoreResult | None:
         """Return the oriented line with the highest AUROC among the kinds; None if none is defined."""
@@ -211,8 +211,8 @@ def compare_scores(
     label_brittle : Makes the labels.
     """
     of_certificates = {} if certs is None else collect_scores(certs, probabilities)
-    given = {name: np.asarray(s, dtype=np.float64) for name, s in (scores or {}).items()}
-    table = in_reading_order({**of_certificates, **given})
+    further = {name: np.asarray(s, dtype=np.float64) for name, s in (scores or {}).items()}
+    table = in_reading_order({**of_certificates, **further})
     rows = slice(None) if certs is None else _match_rows(labels, certs.claims.ids)
     keep = np.asarray(labels.high_confidence, dtype=bool)[rows]
     brittle = np.asarray(labels.brittle, dtype=bool)[rows][keep]
@@ -270,7 +270,7 @@ def _measure_score(
     name: str, scores: Floats, orientation: str, direction: int, brittle: Booleans, wrong: Booleans | None
 ) -> ScoreResult:
     s = direction * scores
-    known = ~np.isnan(s)
+    defined = ~np.isnan(s)
     captures = {f"capture_{budget * 100:.0f}": capture_at(s, brittle, budget) for budget in BUDGETS}
     return ScoreResult(
         score=name,
@@ -278,8 +278,8 @@ def _measure_score(
         orientation=orientation,
         direction=direction,
         state=ranking_state(s, brittle),
-        rows=int(known.sum()),
-        brittle=int(brittle[known].sum()),
+        rows=int(defined.sum()),
+        brittle=int(brittle[defined].sum()),
         auroc=auroc(s, brittle),
         false_confidence_captured_20=math.nan if wrong is None else false_confidence_captured(s, brittle, wrong),
         aurc=aurc(s, brittle),

@@ -228,10 +228,10 @@ def evaluate(
         raise DataError(*say_other_rows(len(missing), len(certs), missing[0], IdSpan(claims.ids), IdSpan(bound.ids)))
     truth = None
     if y is not None:
-        given = np.asarray(y)
-        if len(given) != len(bound):
-            raise DataError(f"y must have one label for each of the {len(bound)} rows given, got {len(given)}")
-        truth = class_codes(given[places], wrapped.classes)
+        labels_given = np.asarray(y)
+        if len(labels_given) != len(bound):
+            raise DataError(f"y must have one label for each of the {len(bound)} rows given, got {len(labels_given)}")
+        truth = class_codes(labels_given[places], wrapped.classes)
     work = _Evaluation(stress or Stress(), baselines or Baselines(), protocol, assessed, seed, byte_budget, progress)
     held = order = None
     if validation is not None:
@@ -243,10 +243,12 @@ def evaluate(
         if validation[1] is not None:
             order = permutation_importance_order(oracle, class_codes(validation[1], wrapped.classes), seed=seed)
         held = work.judge(oracle, certified, order, held_lent)[:2]
-    chosen = bound.take(places.tolist())
-    own = predict_rows(ModelOracle(chosen))
-    check_same_rows(claims.ids, claims.confidence, own[np.arange(len(own)), claims.predicted])
-    oracle = choose_oracle(chosen, engine)
+    subset = bound.take(places.tolist())
+    model_probabilities = predict_rows(ModelOracle(subset))
+    check_same_rows(
+        claims.ids, claims.confidence, model_probabilities[np.arange(len(model_probabilities)), claims.predicted]
+    )
+    oracle = choose_oracle(subset, engine)
     scores, labels, probabilities = work.judge(oracle, certs, order, lent)
     # Scores and labels meet here for the first time.
     report = compare_scores(
@@ -266,7 +268,7 @@ def evaluate(
         counts=labels.counts(),
         validation_counts=None if held is None else held[1].counts(),
         predictive=None if truth is None else predictive_metrics(probabilities, truth),
-        model=chosen.model.kind,
+        model=subset.model.kind,
         protocol_digest=protocol.digest,
         baseline=protocol.baseline,
     )

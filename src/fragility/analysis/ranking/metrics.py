@@ -41,13 +41,13 @@ def ranking_state(scores: Floats, brittle: Booleans) -> str:
     """Why the AUROC of a score can or cannot be computed on the rows that have one."""
     if len(brittle) == 0:
         return NO_ROWS
-    known = ~np.isnan(scores)
-    if not known.any():
+    defined = ~np.isnan(scores)
+    if not defined.any():
         return NO_SCORE
-    hits = int(brittle[known].sum())
+    hits = int(brittle[defined].sum())
     if hits == 0:
         return NO_BRITTLE
-    return ALL_BRITTLE if hits == int(known.sum()) else DEFINED
+    return ALL_BRITTLE if hits == int(defined.sum()) else DEFINED
 
 
 def auroc(scores: npt.ArrayLike, positive: npt.ArrayLike) -> float:
@@ -75,16 +75,16 @@ def capture_at(scores: npt.ArrayLike, positive: npt.ArrayLike, budget: float) ->
         return math.nan
     size, hits = _tie_blocks(s, b)
     slots = math.ceil(budget * len(s) - 1e-9)  # 0.1 * 30 is 3.0000000000000004
-    taken = np.clip(slots - (np.cumsum(size) - size), 0, size)
-    return float((taken / size * hits).sum() / hits.sum())
+    captured = np.clip(slots - (np.cumsum(size) - size), 0, size)
+    return float((captured / size * hits).sum() / hits.sum())
 
 
 def false_confidence_captured(
     scores: npt.ArrayLike, brittle: npt.ArrayLike, wrong: npt.ArrayLike, budget: float = 0.20
 ) -> float:
     """Share of wrong high-confidence predictions that break under stress found in the top `budget`; NaN if none."""
-    both = np.asarray(brittle, dtype=bool) & np.asarray(wrong, dtype=bool)
-    return capture_at(scores, both, budget)
+    brittle_and_wrong = np.asarray(brittle, dtype=bool) & np.asarray(wrong, dtype=bool)
+    return capture_at(scores, brittle_and_wrong, budget)
 
 
 def residual_risk(scores: npt.ArrayLike, positive: npt.ArrayLike) -> Floats:
@@ -108,8 +108,8 @@ def _known(scores: npt.ArrayLike, positive: npt.ArrayLike) -> tuple[Floats, Bool
     s, b = np.asarray(scores, dtype=np.float64), np.asarray(positive, dtype=bool)
     if s.shape != b.shape or s.ndim != 1:
         raise DataError(f"scores and labels must be one value per row, got shapes {s.shape} and {b.shape}")
-    known = ~np.isnan(s)
-    return s[known], b[known]
+    defined = ~np.isnan(s)
+    return s[defined], b[defined]
 
 
 def _tie_blocks(s: Floats, b: Booleans) -> tuple[Integers, Integers]:
@@ -157,25 +157,25 @@ def bootstrap_mean(
 ) -> MeanInterval:
     """Mean over units with the percentile bootstrap interval (units resampled with replacement)."""
     v = np.asarray(values, dtype=np.float64)
-    known = v[~np.isnan(v)]
+    defined = v[~np.isnan(v)]
     low = high = math.nan
-    if len(known) > 1 and np.ptp(known) == 0.0:  # scipy calls a degenerate distribution NaN; every mean is this value
-        low = high = float(known[0])
-    elif len(known) > 1:
+    if len(defined) > 1 and np.ptp(defined) == 0.0:  # scipy returns NaN for a degenerate distribution
+        low = high = float(defined[0])
+    elif len(defined) > 1:
         interval = stats.bootstrap(
-            (known,),
+            (defined,),
             np.mean,
             n_resamples=resamples,
             confidence_level=level,
             method="percentile",
             vectorized=True,
-            batch=max(1, 2**22 // len(known)),
+            batch=max(1, 2**22 // len(defined)),
             rng=np.random.default_rng(seed),
         ).confidence_interval
         low, high = float(interval.low), float(interval.high)
-    spread = float(known.std(ddof=1)) if len(known) > 1 else math.nan
-    mean = float(known.mean()) if len(known) else math.nan
-    return MeanInterval(mean, low, high, spread, len(known), len(v) - len(known))
+    spread = float(defined.std(ddof=1)) if len(defined) > 1 else math.nan
+    mean = float(defined.mean()) if len(defined) else math.nan
+    return MeanInterval(mean, low, high, spread, len(defined), len(v) - len(defined))
 
 
 def paired_bootstrap(
@@ -235,11 +235,11 @@ def resampled_aurocs(
 
 def quantile_interval(values: Floats, level: float = 0.95) -> tuple[float, float]:
     """Return the central interval of the values that are not NaN."""
-    known = values[~np.isnan(values)]
-    if len(known) == 0:
+    defined = values[~np.isnan(values)]
+    if len(defined) == 0:
         return math.nan, math.nan
     tail = (1.0 - level) / 2.0
-    low, high = np.quantile(known, [tail, 1.0 - tail])
+    low, high = np.quantile(defined, [tail, 1.0 - tail])
     return float(low), float(high)
 
 

@@ -78,8 +78,8 @@ def score_kind(name: str) -> str:
 def in_reading_order(table: Mapping[str, Floats]) -> dict[str, Floats]:
     """Confidence first, a user's own scores after the known baselines, certificate and mode scores last."""
     baselines = [*CONFIDENCE_SCORES, *PERTURBATION_SCORES, *ATTRIBUTION_SCORES]
-    given = [name for name in table if score_kind(name) == "other"]
-    return {name: table[name] for name in [*baselines, *given, *CERTIFICATE_SCORES, *MODE_SCORES] if name in table}
+    others = [name for name in table if score_kind(name) == "other"]
+    return {name: table[name] for name in [*baselines, *others, *CERTIFICATE_SCORES, *MODE_SCORES] if name in table}
 
 
 def is_baseline(name: str) -> bool:
@@ -148,8 +148,8 @@ def collect_scores(certs: Certificates, probabilities: npt.ArrayLike | None = No
         # A margin keeps the digits of the losing class, which 1 - confidence does not.
         p = sigmoid_probabilities(claims.margin) if plain else np.stack([claims.confidence, 1.0 - claims.confidence], 1)
         return {**confidence_scores(p), **certificate_scores(certs)}
-    known = {"max_softmax": claims.confidence, **({"margin": claims.margin} if plain else {})}
-    return {**known, **certificate_scores(certs)}
+    scores = {"max_softmax": claims.confidence, **({"margin": claims.margin} if plain else {})}
+    return {**scores, **certificate_scores(certs)}
 
 
 # --- scores along other removal orders: further model calls, on states that no certificate holds --------------------

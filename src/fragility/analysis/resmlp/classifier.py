@@ -284,10 +284,10 @@ class ResMLPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         self.classes_, codes = np.unique(y, return_inverse=True)
         weights = None if sample_weight is None else _check_sample_weight(sample_weight, X, ensure_non_negative=True)
         if weights is not None and (weights == 0).any():
-            kept = weights > 0
-            if not kept.any():
+            weighted = weights > 0
+            if not weighted.any():
                 raise DataError("every row has sample weight 0; at least one class needs rows that count")
-            X, codes, weights = X[kept], codes[kept], weights[kept]
+            X, codes, weights = X[weighted], codes[weighted], weights[weighted]
         if len(np.unique(codes)) < 2:
             raise DataError(
                 f"at least 2 classes were expected in y, got one class: {self.classes_[codes[0]]!r}; a prediction "
@@ -432,11 +432,13 @@ class ResMLPClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         if (X_validation is None) != (y_validation is None):
             raise DataError("X_validation and y_validation belong together; got only one of them")
         if X_validation is not None:
-            held = validate_data(self, X_validation, accept_sparse="csr", dtype=NUMBERS, reset=False)
+            validation_rows = validate_data(self, X_validation, accept_sparse="csr", dtype=NUMBERS, reset=False)
             held_codes = class_codes(y_validation, self.classes_)
-            if len(held_codes) != held.shape[0]:
-                raise DataError(f"X_validation has {held.shape[0]} rows, y_validation {len(held_codes)} labels")
-            return rows_of(X, codes, _scale_to_mean_one(weights)), rows_of(held, held_codes)
+            if len(held_codes) != validation_rows.shape[0]:
+                raise DataError(
+                    f"X_validation has {validation_rows.shape[0]} rows, y_validation {len(held_codes)} labels"
+                )
+            return rows_of(X, codes, _scale_to_mean_one(weights)), rows_of(validation_rows, held_codes)
         # floor(fraction * rows) of each class, so that every class stays in training
         chosen = np.zeros(len(codes), dtype=bool)
         order = np.random.default_rng(seed).permutation(len(codes))

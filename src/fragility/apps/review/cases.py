@@ -230,7 +230,7 @@ class CaseTables:
             changes = store.changes(since=self._seen)
             with self._database.cursor() as cursor:
                 text, number = pa.string(), pa.int64()
-                given = {
+                entries = {
                     "named": _rows_table({"digest": text, "audit": text, "place": number}, changes.cases),
                     "standing": _rows_table(
                         {"digest": text, "reviewer": text, "decision": text, "seq": number}, changes.standing
@@ -238,7 +238,7 @@ class CaseTables:
                     "parked": pa.table({"digest": pa.array(changes.parked, type=text)}),
                     "asked": pa.table({"digest": pa.array(changes.asked, type=text)}),
                 }
-                for name, table in given.items():
+                for name, table in entries.items():
                     cursor.register(name, table)
                 cursor.execute("BEGIN")  # a concurrent reader sees all of it or none
                 cursor.execute(CHANGED_STATES, {"audit": self.audit})
@@ -246,7 +246,7 @@ class CaseTables:
                 cursor.execute("INSERT INTO states SELECT * FROM changed")
                 cursor.execute("DROP TABLE changed")
                 cursor.execute("COMMIT")
-                for name in given:
+                for name in entries:
                     cursor.unregister(name)
             self._seen = newest
 

@@ -151,9 +151,9 @@ class Desk:
             while candidates := self.cases.candidates(view, viewer, start, skip):
                 free = [case for case in candidates if left is None or case.digest != left.case.digest]
                 skipped |= len(free) < len(candidates)
-                given = self.store.claim(free, viewer, view.awaited)
-                if given is not None:
-                    return redirect(f"/case/{case_key(given)}", view.address(), done=done)
+                claimed = self.store.claim(free, viewer, view.awaited)
+                if claimed is not None:
+                    return redirect(f"/case/{case_key(claimed)}", view.address(), done=done)
                 skip += CANDIDATES
         return redirect("/queue", view.address(), done=done, none="skipped" if skipped else "1")
 
@@ -164,11 +164,11 @@ class Desk:
         return reason
 
     def read_groups(self, form: FormFields) -> tuple[str, ...]:
-        chosen = [read_name(name) for name in form.get("group", [])]
-        unknown = [name for name in chosen if name not in self.cases.protocol.group_names]
+        groups = [read_name(name) for name in form.get("group", [])]
+        unknown = [name for name in groups if name not in self.cases.protocol.group_names]
         if unknown:
             raise DecisionRefusedError(f"this protocol has no evidence group {unknown[0][:60]!r}")
-        return tuple(chosen)
+        return tuple(groups)
 
 
 def find_session(request: Request) -> Session:
@@ -387,9 +387,9 @@ class CaseDesk(Desk):
             return self.cases.open_cases(view, viewer)
         if len(ticked) > MOST_TICKED:
             raise DataError(f"at most {MOST_TICKED} cases can be ticked at once, got {len(ticked)}")
-        chosen = [self.cases.find(key) for key in dict.fromkeys(ticked)]
-        states = self.store.states_of([queued.case.digest for queued in chosen])
-        still = [queued for queued in chosen if states.get(queued.case.digest, OPEN).status == "open"]
+        cases = [self.cases.find(key) for key in dict.fromkeys(ticked)]
+        states = self.store.states_of([queued.case.digest for queued in cases])
+        still = [queued for queued in cases if states.get(queued.case.digest, OPEN).status == "open"]
         return tuple((queued.case, queued.failing) for queued in still)
 
     def decide_all(self, request: Request, form: Form) -> Response:
@@ -415,8 +415,8 @@ class CaseDesk(Desk):
                 raise ConflictError(())
             if own_groups and (never := sum(not failing for _, failing in open_cases)):
                 raise DecisionRefusedError(f"{never:,} of these cases never flip, so they have no groups of their own")
-            chosen = [(case, failing if own_groups else groups) for case, failing in open_cases]
-            bulk = self.store.decide_all(chosen, viewer, action, note, reason)
+            decisions = [(case, failing if own_groups else groups) for case, failing in open_cases]
+            bulk = self.store.decide_all(decisions, viewer, action, note, reason)
         except ConflictError:
             alert = "Nothing was saved: the open cases are others by now. Look at the list and confirm again."
             return self._bulk(request, viewer, view, 409, alert, draft, within)

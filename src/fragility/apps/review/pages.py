@@ -349,9 +349,9 @@ def _list_drops(cert: Certificate) -> tuple[tuple[str, float, float, float, floa
 def _list_losses(row: Mapping[str, Any], cert: Certificate | None) -> tuple[tuple[str, str, float], ...]:
     shares = [row["rcma"], row["independent_loss"], row["common_loss"]]
     names = LOSS_NAMES.values()
-    known = [(name, share) for name, share in zip(names, shares, strict=True) if share is not None]
-    texts = [words for _, words in cert.losses()] if cert else [f"{share:.0%} of the margin" for _, share in known]
-    return tuple((name, words, share) for (name, share), words in zip(known, texts, strict=True))
+    defined = [(name, share) for name, share in zip(names, shares, strict=True) if share is not None]
+    texts = [words for _, words in cert.losses()] if cert else [f"{share:.0%} of the margin" for _, share in defined]
+    return tuple((name, words, share) for (name, share), words in zip(defined, texts, strict=True))
 
 
 def _describe_search(row: Mapping[str, Any], cert: Certificate | None) -> tuple[tuple[str, str], ...]:
@@ -376,11 +376,11 @@ class HistoryLine:
 
 def list_history(entries: Sequence[Entry], state: CaseState, viewer: str) -> tuple[HistoryLine, ...]:
     """Return the history, newest first, as this reviewer may see it; their own newest standing entry can be undone."""
-    shown = [entry for entry in entries if not state.hidden_from(viewer) or entry.reviewer == viewer]
+    visible = [entry for entry in entries if not state.hidden_from(viewer) or entry.reviewer == viewer]
     undone = find_undos(entries)
-    mine = [e for e in shown if e.reviewer == viewer and e.action != "undo" and e.seq not in undone]
+    mine = [e for e in visible if e.reviewer == viewer and e.action != "undo" and e.seq not in undone]
     newest = mine[-1].seq if mine else None
-    return tuple(HistoryLine(entry, entry.seq in undone, entry.seq == newest) for entry in reversed(shown))
+    return tuple(HistoryLine(entry, entry.seq in undone, entry.seq == newest) for entry in reversed(visible))
 
 
 @dataclass(frozen=True)

@@ -142,8 +142,8 @@ class CaseIndex(CaseTables):
         if order not in MODES:
             return f"c.{SORTED_BY[order]}"
         if order not in self.modes:
-            known = ", ".join(self.modes) or "none; an audit with --modes all assesses them"
-            raise ViewError(f"this audit did not assess the failure mode {order!r}; it has {known}")
+            listed = ", ".join(self.modes) or "none; an audit with --modes all assesses them"
+            raise ViewError(f"this audit did not assess the failure mode {order!r}; it has {listed}")
         return f"coalesce(c.exposures[{self.modes.index(order) + 1}], {NOT_ASSESSED})"
 
     def _where(self, view: View, viewer: str) -> Where:
@@ -170,8 +170,8 @@ class CaseIndex(CaseTables):
     def _column(self, name: str) -> tuple[str, bool]:
         """Return the column of a field, and whether it holds numbers."""
         if name not in self._field_columns:
-            known = ", ".join(self._field_columns) or "none, because the rows were not given with --data"
-            raise ViewError(f"the rows have no field {name[:60]!r}; known are {known}")
+            listed = ", ".join(self._field_columns) or "none, because the rows were not given with --data"
+            raise ViewError(f"the rows have no field {name[:60]!r}; known are {listed}")
         return self._field_columns[name]
 
     def wanted(self, name: str, text: str) -> FieldFilter:
@@ -213,8 +213,8 @@ class CaseIndex(CaseTables):
 
     def _from(self, view: View) -> str:
         decided = " LEFT JOIN states s ON s.place = c.place" if view.status or view.reviewer is not None else ""
-        given = " JOIN fields f ON f.place = c.place" if view.where else ""
-        return f"FROM cases c{decided}{given}"
+        join = " JOIN fields f ON f.place = c.place" if view.where else ""
+        return f"FROM cases c{decided}{join}"
 
     # --- answers --------------------------------------------------------------------------------------------
 
@@ -268,8 +268,8 @@ class CaseIndex(CaseTables):
         """Return the case of the row with this id; CertificateError if there is none."""
         cases = self._list("FROM cases c WHERE c.name = ?", [name])
         if not cases:
-            some = [row_id for (row_id,) in self._ask("SELECT name FROM cases ORDER BY place LIMIT 3")]
-            raise CertificateError(f"this audit has no row {name[:60]!r}; ids run like {some}")
+            examples = [row_id for (row_id,) in self._ask("SELECT name FROM cases ORDER BY place LIMIT 3")]
+            raise CertificateError(f"this audit has no row {name[:60]!r}; ids run like {examples}")
         return cases[0]
 
     def certificate_row(self, queued: QueuedCase) -> dict[str, Any]:

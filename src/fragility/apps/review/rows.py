@@ -98,10 +98,10 @@ def match_rows(
     absent = [name for name in names if name not in place_of]
     if absent:
         raise DataError(*say_other_rows(len(absent), len(names), absent[0], IdSpan(names), IdSpan(rows.ids)))
-    chosen = [place_of[name] for name in names]
+    places = [place_of[name] for name in names]
     assert rows.frame is not None
-    frame = rows.frame.iloc[chosen]
-    own_ids = tuple(rows.ids[i] for i in chosen)
+    frame = rows.frame.iloc[places]
+    own_ids = tuple(rows.ids[i] for i in places)
     if not manifest.is_selection:  # whose digest is over rows that are not here
         texts = np.array([str(row_id) for row_id in own_ids], dtype=object)
         columns = {str(name): frame[name].reset_index(drop=True) for name in frame.columns}
@@ -239,8 +239,8 @@ def check_ordered(value: Scalar, training_range: Range, now: Any) -> Scalar:
     ends = [_read_ordered(end, False, of_dates=of_dates) for end in (training_range.low, training_range.high)]
     if not is_missing(now):
         ends.append(_read_ordered(date_text(now) if of_dates else float(now), False, of_dates=of_dates))
-    known = [end for end in ends if end is not None]
-    if number is None or not min(known) <= number <= max(known):
+    defined = [end for end in ends if end is not None]
+    if number is None or not min(defined) <= number <= max(defined):
         kind = "a date" if of_dates else "a whole number" if training_range.whole else "a number"
         low, high = training_range.low, training_range.high
         raise DataError(f"{training_range.field!r} takes {kind} from {low} to {high}, got {value!r:.40}")
@@ -266,5 +266,5 @@ def check_category(value: Scalar, known: Sequence[Scalar], field: str) -> Scalar
     for category in known:
         if category == value and isinstance(category, bool) == isinstance(value, bool):
             return category
-    shown = ", ".join(repr(category) for category in known[:8]) or "none"
-    raise DataError(f"{field!r} takes a category that the protocol lists ({shown}), got {value!r:.40}")
+    listed = ", ".join(repr(category) for category in known[:8]) or "none"
+    raise DataError(f"{field!r} takes a category that the protocol lists ({listed}), got {value!r:.40}")

@@ -401,14 +401,14 @@ class Store:
         """Ask for a blind second review of cases on which exactly one reviewer's decision stands; return how many."""
         with self._writing() as connection:
             states = self.states_of([case.digest for case in cases])
-            chosen = [
+            selected = [
                 case
                 for case in cases
                 if (state := states.get(case.digest)) and len(state.standing) == 1 and not state.second
             ]
-            for case in chosen:
+            for case in selected:
                 _insert(connection, case, reviewer, "second", note=note)
-        return len(chosen)
+        return len(selected)
 
     def decide_all(
         self, cases: Sequence[tuple[Case, Sequence[str]]], reviewer: str, action: str, note: str = "", reason: str = ""
@@ -431,10 +431,10 @@ class Store:
     def undo_all(self, bulk: str, reviewer: str) -> int:
         """Undo every decision of a bulk action; return how many stood."""
         with self._writing() as connection:
-            held = self._select(f"WHERE bulk = ? AND reviewer = ? AND {VALID}", [bulk, reviewer])
-            for entry in held:
+            entries = self._select(f"WHERE bulk = ? AND reviewer = ? AND {VALID}", [bulk, reviewer])
+            for entry in entries:
                 _insert(connection, entry.case, reviewer, "undo", undoes=entry.seq)
-        return len(held)
+        return len(entries)
 
     def claim(self, candidates: Sequence[Case], reviewer: str, status: str = "open") -> Case | None:
         """Claim the first free case for this reviewer, for a while; return None if all are taken.

@@ -268,16 +268,16 @@ class LogJournal:
         """Return why its rows are missing or misplaced; None if they are in place."""
         if self._handle is None:
             return None
-        here = os.fstat(self._handle)
+        status = os.fstat(self._handle)
         try:
             there = os.stat(self.path, follow_symlinks=False)
         except OSError:
             there = None
-        if here.st_nlink == 0:
+        if status.st_nlink == 0:
             return f"{self.path} was removed while rows were pending in it; restart the server"
-        if there is None or not os.path.samestat(here, there):
+        if there is None or not os.path.samestat(status, there):
             return f"{self.path} was moved or replaced while rows were pending in it; restart the server"
-        if here.st_size < self._size:
+        if status.st_size < self._size:
             return f"{self.path} was truncated while rows were pending in it; restart the server"
         return None
 

@@ -358,10 +358,10 @@ def _hold(folder: Path) -> Iterator[None]:
 
     The folder itself is locked, and not only the lock file in it, which somebody may remove.
     """
-    with ExitStack() as held:
+    with ExitStack() as stack:
         try:
-            held.enter_context(exclusive(folder, patience=0.0))
-            held.enter_context(locked(folder))
+            stack.enter_context(exclusive(folder, patience=0.0))
+            stack.enter_context(locked(folder))
         except BlockingIOError as error:
             raise _name_other_server(folder) from error
         yield
@@ -370,9 +370,9 @@ def _hold(folder: Path) -> Iterator[None]:
 @contextmanager
 def _claim(journal: Path, folder: Path) -> Iterator[None]:
     """Hold a journal that an earlier process left; refuse one that a server still writes to."""
-    with ExitStack() as held:
+    with ExitStack() as stack:
         try:
-            held.enter_context(locked(journal))
+            stack.enter_context(locked(journal))
         except BlockingIOError as error:
             raise _name_other_server(folder) from error
         yield

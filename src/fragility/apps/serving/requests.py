@@ -107,11 +107,11 @@ class RequestReader:
             came = f"{len(listed)} rows" if isinstance(listed, list) else _name_type(listed)
             raise RequestError(422, "too_many_rows", f"rows must be a list of 1 to {self.most_rows} rows, got {came}")
         rows = tuple(self._read_row(item, kind, place, intervals) for place, item in enumerate(listed))
-        seen: dict[str, int] = {}
+        places: dict[str, int] = {}
         for place, row in enumerate(rows):
-            if seen.setdefault(row.id, place) != place:
+            if places.setdefault(row.id, place) != place:
                 message = (
-                    f"the rows {seen[row.id]} and {place} of the request have the id {row.id!r}; give each its own"
+                    f"the rows {places[row.id]} and {place} of the request have the id {row.id!r}; give each its own"
                 )
                 raise RequestError(409, "repeated_id", message, row=place)
         return RowsRequest(kind, rows, single, intervals)
@@ -201,7 +201,7 @@ def _read_value(value: Any, known: Field, place: int) -> Any:
     raise RequestError(422, "wrong_type", message, row=place)
 
 
-def _describe_field(known: Field) -> str:
+def _describe_field(entry: Field) -> str:
     words = {
         "integer": "a whole number",
         "number": "a number",
@@ -210,7 +210,7 @@ def _describe_field(known: Field) -> str:
         "mixed": "text, a number, true or false",
         "empty": "null, as in the training data,",
     }
-    return words.get(known.type, TYPE_WORDS[known.type])
+    return words.get(entry.type, TYPE_WORDS[entry.type])
 
 
 def _name_type(value: Any) -> str:
@@ -241,14 +241,14 @@ JSON_TYPES: dict[str, list[str]] = {
 }
 
 
-def field_schema(known: Field) -> dict[str, Any]:
+def field_schema(entry: Field) -> dict[str, Any]:
     """Return the JSON schema of a field's values."""
-    schema: dict[str, Any] = {"type": [*JSON_TYPES[known.type], "null"]}
-    if known.type in ("date", "duration"):
-        schema["description"] = f"ISO 8601 ({known.type})"
-    if known.type == "integer":
+    schema: dict[str, Any] = {"type": [*JSON_TYPES[entry.type], "null"]}
+    if entry.type in ("date", "duration"):
+        schema["description"] = f"ISO 8601 ({entry.type})"
+    if entry.type == "integer":
         schema |= {"minimum": -LARGEST_WHOLE, "maximum": LARGEST_WHOLE}
-    return schema | {"x-kind": known.kind}
+    return schema | {"x-kind": entry.kind}
 
 
 def row_schema(protocol: Protocol) -> dict[str, Any]:
@@ -256,7 +256,7 @@ def row_schema(protocol: Protocol) -> dict[str, Any]:
     return {
         "type": "object",
         "description": "The raw values of one row by field; null where a value is missing.",
-        "properties": {known.name: field_schema(known) for known in protocol.fields},
+        "properties": {entry.name: field_schema(entry) for entry in protocol.fields},
         "additionalProperties": False,
     }
 
@@ -287,14 +287,14 @@ def example_row(protocol: Protocol) -> dict[str, Any]:
     """Return an example row with values from the protocol, as JSON values; null for fields without any."""
     made = make_records(protocol.fields, protocol.modes, {column.name: column.baseline for column in protocol.columns})
     values, example = {} if made is None else made[0], dict[str, Any]()
-    for known in protocol.fields:
-        value = values.get(known.name)
+    for entry in protocol.fields:
+        value = values.get(entry.name)
         try:
-            read = _read_value(value, known, 0)
+            read = _read_value(value, entry, 0)
         except RequestError:
-            example[known.name] = None
+            example[entry.name] = None
         else:
-            example[known.name] = read if known.type == "integer" else value
+            example[entry.name] = read if entry.type == "integer" else value
     return example
 
 

@@ -186,8 +186,8 @@ def code_classes(decision: Any, classes: Sequence[str]) -> Integers:
     places = []
     for label in coded.dictionary.to_pylist():
         if str(label) not in place:
-            known = ", ".join(classes)
-            raise DataError(f"a decision is for {label!r}, which is no class of the model; known are {known}")
+            listed = ", ".join(classes)
+            raise DataError(f"a decision is for {label!r}, which is no class of the model; known are {listed}")
         places.append(place[str(label)])
     return np.asarray(np.array(places, dtype=np.int64)[coded.indices.to_numpy(zero_copy_only=False)])
 

@@ -347,12 +347,12 @@ def draw_over_time(
 ) -> str:
     """Return one measure day by day: dots, their confidence sequences, the reference, and the measure's alarms."""
     x = _scale_days(days)
-    known = [(day, figure) for day, figure in zip(days, watched.days, strict=True) if figure.decisions]
-    values = [figure.value for _, figure in known]
+    decided = [(day, figure) for day, figure in zip(days, watched.days, strict=True) if figure.decisions]
+    values = [figure.value for _, figure in decided]
     bounds = [bound for bound in (watched.lower, watched.upper) if bound == bound and bound < 1.0]
     # The wide band of a day with few decisions must not flatten the line.
-    usual = sorted(figure.decisions for _, figure in known)[len(known) // 2] / 2
-    full = [figure for _, figure in known if figure.decisions >= usual]
+    usual = sorted(figure.decisions for _, figure in decided)[len(decided) // 2] / 2
+    full = [figure for _, figure in decided if figure.decisions >= usual]
     high = min(1.0, 1.05 * max([*values, *bounds, *(figure.upper for figure in full), 0.001]))
     low = min([*values, *bounds, *(figure.lower for figure in full)])
     low = 0.95 * low if low > high / 2 else 0.0
@@ -361,7 +361,7 @@ def draw_over_time(
     ticks = [(tick, write_tick(tick)) for tick in drawing.list_ticks(low, high)]
     marks = drawing.draw_value_axis(y, ticks, LEFT, RIGHT)
     ends = [
-        [(x(_number(day)), y(min(max(getattr(f, end), low), high))) for day, f in known] for end in ("upper", "lower")
+        [(x(_number(day)), y(min(max(getattr(f, end), low), high))) for day, f in decided] for end in ("upper", "lower")
     ]
     marks.append(drawing.draw_band(*ends))
     if days_of_reference:
@@ -380,13 +380,13 @@ def draw_over_time(
                 (place + (-5 if anchor == "end" else 5), TOP + 6), f"alarm {alarm.day}", anchor=anchor, colour=FLIP_TEXT
             )
         )
-    points = [(x(_number(day)), y(figure.value)) for day, figure in known]
+    points = [(x(_number(day)), y(figure.value)) for day, figure in decided]
     marks.append(drawing.draw_polyline(points, width=1.6))
     if len(points) <= 62:
         marks += [drawing.draw_dot(point, 2.2) for point in points]
     marks += _draw_dates(days, x)
     marks.append(drawing.draw_text((LEFT, 15), title, bold=True))
-    spoken = "; ".join(f"{day}: {write_value(watched.measure, figure.value)}" for day, figure in known[-14:])
+    spoken = "; ".join(f"{day}: {write_value(watched.measure, figure.value)}" for day, figure in decided[-14:])
     raised = "".join(f" Alarm on {alarm.day}." for alarm in alarms)
     label = f"{title}, by day; the last days: {spoken}.{raised}"
     return drawing.draw_picture(WIDTH, BOTTOM + 34, label, marks)
@@ -417,9 +417,9 @@ def _draw_dates(days: Sequence[dt.date], x: LinearScale) -> list[str]:
     first, last = days[0], days[-1]
     span = (last - first).days
     count = 0 if span == 0 else min(3, span)
-    chosen = [first + dt.timedelta(days=round(span * step / count)) for step in range(count + 1)] if count else [first]
+    dates = [first + dt.timedelta(days=round(span * step / count)) for step in range(count + 1)] if count else [first]
     marks = []
-    for day in chosen:
+    for day in dates:
         anchor = "middle" if count == 0 else "start" if day == first else "end" if day == last else "middle"
         place = x(_number(day)) + (-10 if anchor == "start" else 10 if anchor == "end" else 0)
         marks.append(drawing.draw_text((place, BOTTOM + 20), day.isoformat(), anchor=anchor))

@@ -291,10 +291,10 @@ class Follower:
             axis=1,
         )
         changes = np.zeros((*k.shape, 2))
-        known = np.flatnonzero(~np.isnan(piece.p_change))  # NaN: nothing was missing
-        chances = np.stack([piece.p_change[known], np.ones(len(known))], axis=1)
-        struck = piece.shares[known][:, :, None] * chances[:, None, :]
-        np.add.at(changes[:, : self.shares], known // LOOK_ROWS, struck)
+        answered = np.flatnonzero(~np.isnan(piece.p_change))  # NaN: nothing was missing
+        chances = np.stack([piece.p_change[answered], np.ones(len(answered))], axis=1)
+        struck = piece.shares[answered][:, :, None] * chances[:, None, :]
+        np.add.at(changes[:, : self.shares], answered // LOOK_ROWS, struck)
         return n, k, changes
 
     def _tally(self, piece: EventBatch, n: Floats, k: Floats, changed: Floats) -> None:
@@ -323,9 +323,9 @@ class Follower:
         )
         n, k, squares = self.sums.n, self.sums.k, self.sums.squares
         if self.released is not None:  # what the audit shows is taken from it, the state of fields from the days
-            known = self.released.n > 0
+            has_rows = self.released.n > 0
             n, k, squares = (
-                np.where(known, getattr(self.released, name), counted)
+                np.where(has_rows, getattr(self.released, name), counted)
                 for name, counted in (("n", n), ("k", k), ("squares", squares))
             )
         mean, lower, upper = np.full(len(n), np.nan), np.zeros(len(n)), np.ones(len(n))
@@ -359,17 +359,17 @@ class Follower:
         means = self._bet_on_means(detector, piece, starts)
         gain = np.log1p(SHARES * (1.0 / detector.bounds[:, None] - 1.0))  # (m, J) of a decision with the property
         loss = np.log1p(-SHARES)
-        seen = np.concatenate([counts[:, :, None], sums[:, :, None], changes[:, self._place]], axis=2)
+        sums_of_streams = np.concatenate([counts[:, :, None], sums[:, :, None], changes[:, self._place]], axis=2)
         for look in range(len(starts)):
             self._look += 1
             weight = weigh_start(self._look, self.settings.horizon)
             gains = sums[look, :, None] * gain + (counts - sums)[look, :, None] * loss
             gains[self._means] = means[look]
-            reached = detector.look(gains, weight, day, seen[look])
+            reached = detector.look(gains, weight, day, sums_of_streams[look])
             decisions = self.rows + min(int(starts[look]) + LOOK_ROWS, len(piece))
             raised = [int(stream) for stream in np.flatnonzero(reached) if int(stream) not in self._open]
             for stream in list(self._open):
-                self._continue(detector, stream, day, seen[look, stream])
+                self._continue(detector, stream, day, sums_of_streams[look, stream])
             for stream in raised:
                 self._raise(detector, stream, day, decisions)
 

@@ -169,7 +169,7 @@ class LoggedDecisions:
         """Return events and rows, part by part."""
         schemas = LogSchemas.of(self.protocol, self.last.classes)
         _, counts, out = self._runs
-        kept, start = np.repeat(~out, counts), 0
+        inside, start = np.repeat(~out, counts), 0
         for place, index in self._places:
             events = read_columns_of(place.events, index, schemas.events, EVENT_COLUMNS)
             rows = read_columns_of(place.rows, index, schemas.rows, self.layout.fields)
@@ -177,7 +177,7 @@ class LoggedDecisions:
                 raise CertificateError(
                     f"part {index} of {place.events} has {len(events)} events but {len(rows)} rows; restore the log"
                 )
-            kept_here, start = kept[start : start + len(events)], start + len(events)
+            kept_here, start = inside[start : start + len(events)], start + len(events)
             if not kept_here.all():
                 events, rows = events.filter(pa.array(kept_here)), rows.filter(pa.array(kept_here))
             if len(events):
@@ -244,13 +244,13 @@ class DatedAudits:
     def of(cls, audits: Sequence[Audit | str | os.PathLike[str]], dates: Sequence[dt.date | str] | None) -> DatedAudits:
         """Open the audits; dates are given, or read from the names of their folders."""
         opened = [audit if isinstance(audit, Audit) else open_audit(audit) for audit in audits]
-        known = list(dates) if dates is not None else [_date_of(audit) for audit in opened]
-        if len(known) != len(opened):
+        dates_of_audits = list(dates) if dates is not None else [_date_of(audit) for audit in opened]
+        if len(dates_of_audits) != len(opened):
             raise DataError(
-                f"one date per audit was expected: {len(opened)} audits, {len(known)} dates; correct ",
+                f"one date per audit was expected: {len(opened)} audits, {len(dates_of_audits)} dates; correct ",
                 Advice("dates", "--dates"),
             )
-        days = [read_date(value) for value in known]
+        days = [read_date(value) for value in dates_of_audits]
         if len(set(days)) < len(days):
             repeated = next(day for day in days if days.count(day) > 1)
             raise DataError(
@@ -283,8 +283,8 @@ class DatedAudits:
     def notes(self) -> tuple[str, ...]:
         """What a reader has to know of the audits."""
         counted = ("Early flips are counted over all sets of groups.",) if self.by_sets else ()
-        found = [audit.manifest.find_block(LatticeDeclaration) for audit in self.audits]
-        rated = any(lattice is not None and lattice.has_failures for lattice in found)
+        declarations = [audit.manifest.find_block(LatticeDeclaration) for audit in self.audits]
+        rated = any(lattice is not None and lattice.has_failures for lattice in declarations)
         if not rated or "lost" in self.layout.means:
             return counted
         return (*counted, "Decisions lost are not watched, since not all audits were made with the same rates.")
