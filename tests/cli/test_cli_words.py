@@ -319,7 +319,7 @@ def test_a_policy_by_failure_mode(made, tmp_path):
     listed = run("show", made / "audit", "--policy", file)
     assert listed.code == 0 and "if wrong" in listed.out and "with exposure to wrong values of at least 0" in listed.err
     other = run("policy", made / "audit", "--stress", labels, "--score", "noisy", "--risk", 0.9)
-    assert "the labels are of the stress donor, rows are ordered by noisy: noise would match it" in other.err
+    assert "the labels are of the stress donor, but rows are ordered by noisy: noise would match it" in other.err
     assert run(*audit_words(made), "--modes", "none", "--out", tmp_path / "bare").code == 0
     assert "what the failure mode 'wrong' costs: audit with --modes all" in refuse(
         "policy", tmp_path / "bare", "--stress", labels, "--score", "wrong"

@@ -71,32 +71,32 @@ class View:
             words = parse_qs(query, keep_blank_values=True, max_num_fields=MOST_WORDS)
         except ValueError as error:
             raise ViewError("the address has too many words") from error
-        words_given = {name: values[-1] for name, values in words.items() if values[-1]}  # a blank says nothing
+        entered = {name: values[-1] for name, values in words.items() if values[-1]}  # a blank says nothing
         names, values = words.get("field", []), words.get("value", [])
         if len(names) != len(values) or len(names) > MOST_FIELDS:
             raise ViewError(f"the address must name at most {MOST_FIELDS} fields, each with one value")
         typed = [(name, value) for name, value in zip(names, values, strict=True) if name and value]
         pairs = [(read_name(_short(name, "field")), _short(value, "value")) for name, value in typed]
         return cls(
-            by=_one_of(words_given, "by", RANKINGS, "exposure"),
-            budget=_one_of(words_given, "budget", BUDGETS, "20"),
-            hours=_number(words_given, "hours", 1.0, 0.0, 10_000.0),
-            rate=_number(words_given, "rate", 20.0, 0.0, 100_000.0),
-            confident=_number(words_given, "confident", declared, 0.0, 1.0),
+            by=_one_of(entered, "by", RANKINGS, "exposure"),
+            budget=_one_of(entered, "budget", BUDGETS, "20"),
+            hours=_number(entered, "hours", 1.0, 0.0, 10_000.0),
+            rate=_number(entered, "rate", 20.0, 0.0, 100_000.0),
+            confident=_number(entered, "confident", declared, 0.0, 1.0),
             declared=declared,
-            label=_name(words_given, "label"),
-            k=_one_of(words_given, "k", FLIPS, ""),
-            group=_name(words_given, "group"),
-            mode=_one_of(words_given, "mode", MODES, ""),
-            least=_number(words_given, "least", 0.0, 0.0, 1.0),
+            label=_name(entered, "label"),
+            k=_one_of(entered, "k", FLIPS, ""),
+            group=_name(entered, "group"),
+            mode=_one_of(entered, "mode", MODES, ""),
+            least=_number(entered, "least", 0.0, 0.0, 1.0),
             where=tuple(pairs),
-            status=_one_of(words_given, "status", STATUSES, ""),
-            reviewer=_name(words_given, "reviewer"),
-            search=_short(words_given.get("search", "").strip(), "search"),
-            sort=_one_of(words_given, "sort", SORTS, ""),
-            up=_one_of(words_given, "up", ("1",), "") == "1",
-            page=int(_number(words_given, "page", 1.0, 1.0, 10.0**9)),
-            stay=_one_of(words_given, "stay", ("1",), "") == "1",
+            status=_one_of(entered, "status", STATUSES, ""),
+            reviewer=_name(entered, "reviewer"),
+            search=_short(entered.get("search", "").strip(), "search"),
+            sort=_one_of(entered, "sort", SORTS, ""),
+            up=_one_of(entered, "up", ("1",), "") == "1",
+            page=int(_number(entered, "page", 1.0, 1.0, 10.0**9)),
+            stay=_one_of(entered, "stay", ("1",), "") == "1",
         )
 
     def address(self, **changes: Any) -> str:
