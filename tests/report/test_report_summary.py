@@ -340,7 +340,7 @@ def replace_ids(certs: fg.Certificates) -> fg.Certificates:
 
 
 def test_what_cannot_be_reported_is_refused(certs) -> None:
-    with pytest.raises(DataError, match=r"the audit audit holds no certificates"):
+    with pytest.raises(DataError, match=r"the audit audit contains no certificates"):
         fg.Report.of(certs[:0])
     with pytest.raises(DataError, match=r"at least one audit"):
         fg.Report.of({})
