@@ -146,7 +146,7 @@ def test_who_made_it_what_for_and_who_signed_it_are_options(made, tmp_path) -> N
     assert "By M. Okafor · Purpose: annual review · 2026-11-16 · Signature of key " in told and "verified" in told
     (audit / "signature.dsse.json").unlink()
     refused = refuse("report", audit, *signed, "--out", out)
-    assert "does not hold (signature: there is no signature" in refused
+    assert "is not valid (signature: there is no signature" in refused
 
 
 def test_stress_labels_add_what_a_review_would_find(made, tmp_path) -> None:
