@@ -228,12 +228,12 @@ def test_every_pack_has_the_verifier_in_one_file_and_another_one_is_refused(made
     assert (copy / "fragility_check.py").read_bytes() == Path(checker.__file__).read_bytes()
     assert "fragility_check.py" in document["files"] and "fragility_check.py" in (copy / "index.html").read_text()
     detail = next(check.detail for check in fg.verify_pack(copy).checks if check.name == "pages")
-    assert detail.endswith("made again and equal; fragility_check.py is the one of this installation")
+    assert detail.endswith("made again and equal; fragility_check.py is the installed one")
     (copy / "fragility_check.py").write_text("print('every claim holds')")
     rewrite(copy)
     monkeypatch.chdir(copy)
     monkeypatch.syspath_prepend(str(copy))
-    assert failed(copy) == "pages: fragility_check.py is not the one of this installation"
+    assert failed(copy) == "pages: fragility_check.py differs from the installed one"
 
 
 def test_forged_verdicts_are_refused_whatever_version_is_claimed(copy):
