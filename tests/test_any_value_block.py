@@ -157,3 +157,15 @@ def test_the_report_sets_it_beside_the_path():
         "No choice of a baseline can dispute this" in text and "10 confident predictions, the most exposed ones" in text
     )
     assert "No choice of a baseline" not in fg.Report.of(fg.audit(case.model, case.X_test[:9], protocol)).to_markdown()
+
+
+def test_the_report_names_the_groups_that_predictions_do_not_need():
+    case = fitted("credit_g", "lightgbm", "raw")
+    groups = {"accounts": ["checking_status", "savings_status"], "person": ["age", "personal_status", "num_dependents"]}
+    rest = [name for name in case.X_train if not any(name in own for own in groups.values())]
+    protocol = fg.Protocol.fit(case.model, case.X_train, groups=groups | {name: [name] for name in rest}, space="raw")
+    certs = fg.audit(case.model, case.X_test[:40], protocol, any_value=True, lattice=False)
+    held = sum(cert.any_value.alone["accounts"] is False for cert in certs)
+    text = fg.Report.of(certs).to_markdown()
+    assert f"no values of the 2 fields of accounts can change {held / 40:.0%} of the 40 predictions" in text
+    assert "What each group alone can change, whatever it says" in text

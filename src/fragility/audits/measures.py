@@ -33,7 +33,7 @@ from fragility.scores import EARLY
 
 EXPOSED = 0.5  # a prediction is exposed from this exposure on, unless a caller says otherwise
 LABELLED = ("id", "predicted")
-ANY_BUDGET, ANY_PROVED = "any_value_budget", "any_value_proved"
+ANY_BUDGET, ANY_PROVED, ANY_ALONE = "any_value_budget", "any_value_proved", "any_value_alone"
 SEARCH_STATE, SIZE = "smallest_state", "smallest_size"
 SCORES = {
     "confidence": "confidence",

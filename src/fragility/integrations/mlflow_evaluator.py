@@ -65,6 +65,7 @@ class EvaluatorSettings:
     rates: Any = None
     modes: Any = None
     intervals: Any = None
+    any_value: Any = None
     stress: Any = None  # True, a severity, a Stress or its plain form
     rules: Any = None  # a Gate or its file
     against: Any = None  # an earlier audit, or those of several retrained models, for rules with an allowance
@@ -193,7 +194,7 @@ class FragilityEvaluator(ModelEvaluator):
         rows, ids = _take_rows(dataset, settings.ids)
         certs = audit(
             wrapped, rows, protocol, ids=ids, engine=settings.engine, lattice=settings.lattice, rates=settings.rates,
-            modes=settings.modes, intervals=settings.intervals,
+            modes=settings.modes, intervals=settings.intervals, any_value=settings.any_value,
         )  # fmt: skip
         labels = _take_labels(certs, dataset.labels_data)
         brittle = verdicts = None

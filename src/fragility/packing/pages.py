@@ -296,6 +296,9 @@ def tell_shown(evidence: Evidence, by_name: dict[str, PackFigure]) -> list[str]:
         lines.append(
             f"The smallest set of groups whose loss flips it, searched for {by_name['searched'].shown} of them."
         )
+    if "changes_early" in by_name:
+        early = by_name["changes_early"]
+        lines.append(f"{early.shown} {early.label}. No choice of a baseline can dispute this.")
     declared = audit.manifest.find_block(ModesDeclaration)
     modes = [] if declared is None else [mode for mode in declared.units if mode != "lost"]
     if modes:

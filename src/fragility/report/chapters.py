@@ -271,6 +271,7 @@ def _describe_shared_rows(pair: PairedAudits) -> str:
 # --- failure modes --------------------------------------------------------------------------------------------
 
 SHOWN_UNITS = 10
+SHOWN_SAFE = 10
 MEASURE = "are flipped by the failure of one unit with a chance over one half"
 
 
@@ -319,7 +320,34 @@ def show_any_value(numbers: AnyValueNumbers) -> Section:
     rows = [(name, write_part(count, numbers.rows), write_part(early, count)) for name, count, early in numbers.budgets]
     head = ("groups that must change", "predictions", "of these flip within two lost groups (k* at most 2)")
     table = Table("How many groups must change before a prediction flips", head, rows, wrapped=True)
-    return Section("any-value", "Whatever the value", [Text([opening]), table])
+    return Section("any-value", "Whatever the value", [Text([opening]), table, *_show_safe(numbers)])
+
+
+def _show_safe(numbers: AnyValueNumbers) -> list[Text | Table]:
+    """Return which groups the predictions do not need, whatever they say."""
+    known = [own for own in numbers.safe if own.holds]
+    if not known:
+        return []
+    best = known[0]
+    what = f"no value of {best.name}" if best.fields == 1 else f"no values of the {best.fields} fields of {best.name}"
+    share = write_percent(best.holds / numbers.rows)
+    text = (
+        f"Evidence that a prediction does not need, whatever it says: {what} can change {share} of the "
+        f"{numbers.rows:,} predictions, all other fields being as they are."
+    )
+    rows = [
+        (
+            own.name,
+            f"{own.fields:,}",
+            write_part(own.holds, numbers.rows),
+            write_part(own.flips, numbers.rows),
+            f"{numbers.rows - own.holds - own.flips:,}",
+        )
+        for own in numbers.safe[:SHOWN_SAFE]
+    ]
+    head = ("group", "fields", "predictions it cannot change", "predictions it can change", "not known")
+    more = len(numbers.safe) - len(rows)
+    return [Text([text]), Table("What each group alone can change, whatever it says", head, rows, more=more)]
 
 
 def describe_assessed(audit: AuditNumbers, numbers: ModesNumbers) -> str:

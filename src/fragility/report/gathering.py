@@ -22,7 +22,7 @@ import fragility.report.summary as summary
 from fragility.analysis.segments import ByColumn, Coded, SegmentTally, read_by, segment_rows
 from fragility.audits import Audit, BaselineComparison
 from fragility.audits.comparison import IDS_SHOWN, AuditChanges, differences_between, join_changes, rows_by_id
-from fragility.audits.measures import ANY_BUDGET, ANY_PROVED, label_rows, settled_within
+from fragility.audits.measures import ANY_ALONE, ANY_BUDGET, ANY_PROVED, label_rows, settled_within
 from fragility.base.arrays import Floats, Integers
 from fragility.base.errors import DataError
 from fragility.base.shares import Share, difference_of, normal_quantile, paired_difference, share_of
@@ -35,6 +35,8 @@ from fragility.evidence.replacements import Replacement, find_replacements
 from fragility.models import Model
 from fragility.parity import ModelParity
 from fragility.protocol import Protocol
+from fragility.questions.any_value.deciding import list_units
+from fragility.questions.any_value.found import CAN, CANNOT
 from fragility.questions.reliability.outcomes import FailureProbability
 from fragility.questions.stress.labels import BrittleLabels
 from fragility.report.inputs import LabelTally, ShownRows, add_values, read_brittle
@@ -216,17 +218,27 @@ def _summarise_any_value(audit: Any) -> summary.AnyValueNumbers | None:
     declared = audit.manifest.find_block(AnyValueDeclaration)
     if declared is None:
         return None
-    table = pa.concat_tables(audit.batches([ANY_BUDGET, ANY_PROVED, "flip_budget", "flipped"]))
+    names = [ANY_BUDGET, ANY_PROVED, "flip_budget", "flipped"]
+    table = pa.concat_tables(audit.batches([*names, ANY_ALONE]))
     budget, proved, path, flipped = (
-        np.asarray(table.column(name).to_numpy(zero_copy_only=False), dtype=np.float64) for name in table.column_names
+        np.asarray(table.column(name).to_numpy(zero_copy_only=False), dtype=np.float64) for name in names
     )
+    units = list_units(audit.protocol)
+    lists = [own for own in table.column(ANY_ALONE).to_pylist() if own is not None]
+    alone = np.array(lists, dtype=np.int64).reshape(len(lists), len(units))
+    safe = [
+        summary.SafeGroup(name, len(fields), int((own == CANNOT).sum()), int((own == CAN).sum()))
+        for (name, fields), own in zip(units.items(), alone.T, strict=True)
+    ]
     searched, early, most = ~np.isnan(proved), (path <= EARLY) & (flipped > 0), declared.max_size
     cases = {f"{k}": (budget == k) & (proved == k - 1) for k in range(1, most + 1)}
     cases[f"at least {most + 1}"] = proved >= most
     cases["not decided"] = searched & ~np.logical_or.reduce([*cases.values()])
     budgets = tuple((name, int(which.sum()), int((which & early).sum())) for name, which in cases.items())
     most_exposed = None if declared.rows is None else declared.rows.most
-    return summary.AnyValueNumbers(int(searched.sum()), most_exposed, len(declared.groups), budgets)
+    # a group of several fields says more; among equals the order of the groups
+    safe.sort(key=lambda own: (own.fields == 1, -own.holds, own.flips))
+    return summary.AnyValueNumbers(int(searched.sum()), most_exposed, len(declared.groups), budgets, tuple(safe))
 
 
 def _summarise_reliability(reliability: FailureProbability) -> summary.ReliabilityNumbers:

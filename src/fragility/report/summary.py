@@ -416,6 +416,17 @@ class AnyValueNumbers:
     most_exposed: int | None  # confident predictions that the audit searches at most; None: it searches all
     groups: int  # number of groups that vary
     budgets: tuple[tuple[str, int, int], ...]  # (budget in words, predictions, of these flip early)
+    safe: tuple[SafeGroup, ...]  # groups of several fields come first, and those that hold most predictions
+
+
+@dataclass(frozen=True, slots=True)
+class SafeGroup:
+    """What one group, whatever it says, can do to the predictions that were searched."""
+
+    name: str
+    fields: int  # that are varied
+    holds: int  # predictions that no values of it flip
+    flips: int  # predictions that some values of it flip; of the others that is not known
 
 
 @dataclass(frozen=True, slots=True)

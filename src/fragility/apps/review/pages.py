@@ -355,16 +355,18 @@ def _list_losses(row: Mapping[str, Any], cert: Certificate | None) -> tuple[tupl
 
 
 def _describe_search(row: Mapping[str, Any], cert: Certificate | None) -> tuple[tuple[str, str], ...]:
-    """Describe what a search over all sets of groups adds; empty without a search."""
+    """Describe what searches over all sets of groups add, of their loss and of any values; empty without a search."""
+    free = None if cert is None else cert.any_value
+    any_value = () if free is None else (("whatever the value", free.sentence()),)
     state = row.get("smallest_state")
     if state is None:
-        return ()
+        return any_value
     budget = row["flip_budget"] if row["flipped"] else None
     smallest = describe_smallest(state, row["smallest_set"] or (), row.get("smallest_count"), budget)
     facts = [("smallest set that flips it", smallest), ("how likely it is lost", cert.chance() if cert else None)]
     if (margin := row.get("expected_margin")) is not None:
         facts.append(("margin to expect then", f"{margin:+.3f}"))
-    return tuple((name, words) for name, words in facts if words is not None)
+    return (*((name, words) for name, words in facts if words is not None), *any_value)
 
 
 @dataclass(frozen=True)

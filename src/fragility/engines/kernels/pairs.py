@@ -1,19 +1,22 @@
-"""Pairs: one and two free fields in one walk per tree, as what each field does alone and what two do beyond that.
+"""Pairs: one and two free fields, as what each field does alone and what two do beyond that.
 
 Relative to x, with pieces a of field f and b of field g (``kernels.boxes``):
 
     E(a, b) = E(x) + A_f(a) + A_g(b) + I_fg(a, b)
 
-A tree splits the grid of all fields into boxes, on each of which it adds D = its leaf less x's own. Let V be the fields
-whose side of a box does not hold x's own piece. A field that changes alone reaches the boxes with V = {f}, two of them
-those with V within {f, g}, so that
+A leaf is reached from stretches of pieces of each field that is asked about on its way; there it adds D = its value
+less that of x's own leaf. Let V be the fields whose stretches do not hold x's own piece. A field that changes alone
+reaches the leaves with V = {f}, two of them those with V within {f, g}, so that
 
-    V = {f}       adds D to A_f on the box's side F, and -D to I_fg where a is in F and b beyond the side G, for each
-                  field g that the box bounds
+    V = {f}       adds D to A_f on the leaf's stretches F of f, and -D to I_fg on F x all but G, for each other field g
+                  that is asked about on the way, G being its stretches
     V = {f, g}    adds D to I_fg on F x G
 
-and no other box counts. I_fg is constant between the sides of these boxes; there the least of A_f and of A_g are
+and no other leaf counts. I_fg is constant between the ends of these stretches; there the least of A_f and of A_g are
 independent of each other, so a grid of few cells gives the least E of a pair exactly.
+
+V is found for 64 leaves at once: for each field one word says which of them x's own piece cannot reach, and three words
+count up to three of these.
 """
 
 from __future__ import annotations
@@ -35,137 +38,290 @@ from fragility.engines.kernels.boxes import (
     reach_leaves,
     rival_of,
 )
-from fragility.engines.kernels.compiling import entry, helper
+from fragility.engines.kernels.compiling import entry, helper, inlined, lowest_bit
+from fragility.engines.kernels.decisions import ALL, NONE, ONE
 
 FAR = np.int64(1) << 61
+UNBOUNDED = -(np.int64(1) << 61)  # sums of E are far from overflow, but the losses of all boxes of a pair may not be
+
+
+@entry
+def list_entries(node_test: Any, node_right: Any, tree_start: Any) -> Any:
+    """Return (word, test, leaves lost) of each inner node and word of its leaves, the tree of each word, and leaves.
+
+    The leaves of a tree fill words of 64 in preorder. leaves lost (entries, 2): those that a row going left, or right,
+    cannot reach. leaves: (words, 64) their numbers, -1 where a word has fewer.
+    """
+    n_words, n_entries = 0, 0
+    last = np.empty(len(node_test), dtype=np.int64)  # leaves of the tree up to the end of a node
+    before = np.empty(len(node_test), dtype=np.int64)
+    for tree in range(len(tree_start) - 1):
+        count = 0
+        for node in range(tree_start[tree], tree_start[tree + 1]):
+            before[node] = count
+            count += node_test[node] < 0
+        for node in range(tree_start[tree + 1] - 1, tree_start[tree] - 1, -1):
+            last[node] = before[node] + 1 if node_test[node] < 0 else last[node_right[node]]
+            if node_test[node] >= 0:
+                n_entries += (last[node] - 1) // 64 - before[node] // 64 + 1
+        n_words += (count + 63) // 64
+    word_of, test_of = np.empty(n_entries, dtype=np.int64), np.empty(n_entries, dtype=np.int32)
+    lost, tree_of = np.zeros((n_entries, 2), dtype=np.uint64), np.empty(n_words, dtype=np.int64)
+    leaves = np.full((n_words, 64), -1, dtype=np.int32)
+    entry_count, first = 0, 0
+    for tree in range(len(tree_start) - 1):
+        for node in range(tree_start[tree], tree_start[tree + 1]):
+            test = node_test[node]
+            if test < 0:
+                leaves[first + before[node] // 64, before[node] % 64] = -1 - test
+                tree_of[first + before[node] // 64] = tree
+                continue
+            middle = before[node_right[node]]
+            for word in range(before[node] // 64, (last[node] - 1) // 64 + 1):
+                word_of[entry_count], test_of[entry_count] = first + word, test
+                for leaf in range(max(before[node], 64 * word), min(last[node], 64 * word + 64)):
+                    lost[entry_count, 0 if leaf >= middle else 1] |= ONE << np.uint64(leaf - 64 * word)
+                entry_count += 1
+        first += (last[tree_start[tree]] + 63) // 64
+    return word_of, test_of, lost, tree_of, leaves
 
 
 @helper
-def _walk_trees(
-    walked: Any, asked: Any, trees: Any, leaf: Any, ways: Any, reached: Any, own: Any, size: int, sides: Any, out: Any
-) -> Any:
-    """Add up A and list the boxes of I; return them, which grow.
+def _find_leaves(leaves: Any, ways: Any, size: int, hits: Any) -> Any:
+    """Return (hits (any, 4), how many): word, bit, and the items of the fields of V, the second -1 where V has one."""
+    word_item, item_field, item_start = leaves.word_item, leaves.item_field, leaves.item_start
+    entry_test, lost = leaves.entry_test, leaves.lost
+    missed, partner = np.empty(leaves.most_items, dtype=np.uint64), np.full(64, -1, dtype=np.int32)
+    full, count = leaves.full, 0
+    for word in range(len(word_item) - 1):
+        first, last, gone = word_item[word], word_item[word + 1], False
+        once, twice, more = NONE, NONE, ~full[word]
+        for item in range(first, last):
+            out = NONE
+            for e in range(item_start[item], item_start[item + 1]):
+                out |= lost[e, ways[entry_test[e]]]
+            missed[item - first] = out
+            if item_field[item] < 0:  # of fields that stay
+                once |= out
+                twice |= out
+                more |= out
+            more |= twice & out
+            twice |= once & out
+            once |= out
+            if (more if size > 1 else more | twice) == ALL:
+                gone = True
+                break
+        if gone:
+            continue
+        single, double = once & ~twice & ~more, twice & ~more if size > 1 else NONE
+        if count + 64 > len(hits):
+            longer = np.empty((2 * len(hits), 4), dtype=np.int32)
+            longer[:count] = hits[:count]
+            hits = longer
+        for item in range(first, last):
+            if item_field[item] < 0:
+                continue
+            left = missed[item - first] & single
+            while left:
+                bit = lowest_bit(left)
+                left &= left - ONE
+                hits[count, 0], hits[count, 1], hits[count, 2], hits[count, 3] = word, bit, item, -1
+                count += 1
+            left = missed[item - first] & double
+            while left:
+                bit = lowest_bit(left)
+                left &= left - ONE
+                if partner[bit] < 0:
+                    partner[bit] = item
+                else:
+                    hits[count, 0], hits[count, 1], hits[count, 2], hits[count, 3] = word, bit, partner[bit], item
+                    partner[bit] = -1
+                    count += 1
+    return hits, count
 
-    sides: (F, 2) the sides of the box that a walk is in. out: effects (pieces of all fields and one more of each),
-    least (F, F) a bound on I from below, head (F, F) the last box of a pair, boxes (any, 5), their values.
+
+@inlined
+def _find_stretches(n_pieces: int, begin: int, end: int, bit: Any, tests: Any, stretches: Any, spare: Any) -> int:
+    """Fill stretches (any, 2) with the pieces of a field from which a leaf is reached; return how many.
+
+    begin, end: the entries of the item. tests: arrays of ``LeafWords`` and ``Pieces``, each by itself, because numba
+    counts the references to all arrays of a named tuple whenever one of them is looked at.
     """
-    effects, least, head, boxes, values = out
-    node_test, node_right, test_field = walked.node_test, walked.node_right, asked.test_field
-    first_way, turn_start, turns = asked.first_way, asked.turn_start, asked.turns
-    stack, trail = np.empty((256, 8), dtype=np.int32), np.empty((len(sides) + 256, 3), dtype=np.int32)
+    entry_test, lost, first_way, turn_start, turns = tests
+    count = 1
+    stretches[0, 0], stretches[0, 1] = 0, n_pieces
+    for e in range(begin, end):
+        right = (lost[e, 0] >> np.uint64(bit)) & ONE
+        if not right and not (lost[e, 1] >> np.uint64(bit)) & ONE:
+            continue
+        test = entry_test[e]
+        wanted, way = np.int64(right), np.int64(first_way[test])
+        from_piece, turn, last, made = 0, turn_start[test], turn_start[test + 1], 0
+        while from_piece < n_pieces:  # the stretches on which the test decides as the leaf wants it
+            to_piece = turns[turn] if turn < last else n_pieces
+            if way == wanted:
+                for i in range(count):
+                    low, high = max(stretches[i, 0], from_piece), min(stretches[i, 1], to_piece)
+                    if low < high:
+                        spare[made, 0], spare[made, 1] = low, high
+                        made += 1
+            from_piece, way, turn = to_piece, 1 - way, turn + 1
+        for i in range(made):
+            stretches[i, 0], stretches[i, 1] = spare[i, 0], spare[i, 1]
+        count = made
+    return count
+
+
+@helper
+def _add_effects(
+    asked: Any, leaves: Any, hits: Any, count: int, values: Any, size: int, effects: Any, least: Any, room: Any
+) -> None:
+    """Add up differences of A, and a bound on I from below for each pair.
+
+    values: (count,) D of each hit; room: two arrays (any, 2) to work in.
+    """
+    tests = (leaves.entry_test, leaves.lost, asked.first_way, asked.turn_start, asked.turns)
+    item_field, item_start, item_bound, word_item = (
+        leaves.item_field,
+        leaves.item_start,
+        leaves.item_bound,
+        leaves.word_item,
+    )
+    n_pieces, piece_start, stretches, spare = asked.n_pieces, asked.piece_start, room[0], room[1]
+    for h in range(count):
+        value, word, bit, item = values[h], hits[h, 0], hits[h, 1], hits[h, 2]
+        if value == 0:
+            continue
+        f = item_field[item]
+        if hits[h, 3] >= 0:
+            g = item_field[hits[h, 3]]
+            if value < 0:
+                least[f, g] = max(least[f, g] + value, UNBOUNDED)
+            continue
+        start = piece_start[f]
+        n = _find_stretches(n_pieces[f], item_start[item], item_start[item + 1], bit, tests, stretches, spare)
+        for i in range(n):
+            effects[start + stretches[i, 0]] += value
+            effects[start + stretches[i, 1]] -= value
+        if size > 1 and value > 0:
+            for other in range(word_item[word], word_item[word + 1]):
+                g = item_field[other]
+                if g >= 0 and other != item and (item_bound[other] >> np.uint64(bit)) & ONE:
+                    u, v = min(f, g), max(f, g)
+                    least[u, v] = max(least[u, v] - value, UNBOUNDED)
+
+
+@inlined
+def _keep_domain(domain_counts: Any, start: int, stretches: Any, count: int) -> int:
+    """Keep the stretches with a value that the field may take; return how many."""
+    kept = 0
+    for i in range(count):
+        low, high = stretches[i, 0], stretches[i, 1]
+        if domain_counts[start + high] > domain_counts[start + low]:
+            stretches[kept, 0], stretches[kept, 1] = low, high
+            kept += 1
+    return kept
+
+
+@inlined
+def _find_gaps(n_pieces: int, stretches: Any, count: int, gaps: Any) -> int:
+    """Fill gaps with the pieces of a field between some stretches; return how many."""
+    begin, made = 0, 0
+    for i in range(count + 1):
+        end = stretches[i, 0] if i < count else n_pieces
+        if begin < end:
+            gaps[made, 0], gaps[made, 1] = begin, end
+            made += 1
+        begin = stretches[i, 1] if i < count else n_pieces
+    return made
+
+
+@helper
+def _list_boxes(
+    asked: Any, leaves: Any, hits: Any, n_hits: int, gains: Any, wanted: Any, head: Any, store: Any, room: Any
+) -> Any:
+    """Return (boxes (any, 5), their values): I of the pairs that are wanted, as lists that start at ``head`` (F, F)."""
+    boxes, values = store
+    tests = (leaves.entry_test, leaves.lost, asked.first_way, asked.turn_start, asked.turns)
+    item_field, item_start, item_bound, word_item = (
+        leaves.item_field,
+        leaves.item_start,
+        leaves.item_bound,
+        leaves.word_item,
+    )
+    n_pieces, piece_start, domain_counts = asked.n_pieces, asked.piece_start, asked.domain_counts
+    own, others, spare = room
     count = 0
-    for i in range(len(trees)):
-        tree = trees[i]
-        for f in range(len(sides)):
-            sides[f, 0], sides[f, 1] = 0, asked.n_pieces[f]
-        stack[0, 0], stack[0, 1], stack[0, 2] = walked.tree_start[tree], 0, -1
-        stack[0, 5], stack[0, 6], stack[0, 7] = 0, -1, -1
-        waiting, trailing = 1, 0
-        while waiting:
-            waiting -= 1
-            node, back, field = stack[waiting, 0], stack[waiting, 1], stack[waiting, 2]
-            changed, u, v = stack[waiting, 5], stack[waiting, 6], stack[waiting, 7]
-            while trailing > back:
-                trailing -= 1
-                sides[trail[trailing, 0], 0], sides[trail[trailing, 0], 1] = trail[trailing, 1], trail[trailing, 2]
-            if field >= 0:
-                trail[trailing, 0], trail[trailing, 1], trail[trailing, 2] = field, sides[field, 0], sides[field, 1]
-                trailing += 1
-                sides[field, 0], sides[field, 1] = stack[waiting, 3], stack[waiting, 4]
-            test, lives = node_test[node], True
-            while test >= 0:
-                field = test_field[test]
-                if field < 0:
-                    node = node_right[node] if ways[test] else node + 1
-                    test = node_test[node]
-                    continue
-                begin, end = sides[field, 0], sides[field, 1]
-                way, turn, last = first_way[test], turn_start[test], turn_start[test + 1]
-                while turn < last and turns[turn] <= begin:
-                    way, turn = 1 - way, turn + 1
-                if turn == last or turns[turn] >= end:
-                    node = node_right[node] if way else node + 1
-                    test = node_test[node]
-                    continue
-                # Parts of the side go different ways: one is gone on with, that of x's own value if it is among them.
-                known, inside, kept, kept_end, kept_way = u == field or v == field, begin <= own[field] < end, -1, 0, 0
-                while begin < end:
-                    stop = turns[turn] if turn < last and turns[turn] < end else end
-                    holds = begin <= own[field] < stop
-                    may = holds or ((known or changed < size) and has_value(asked, own, field, begin, stop))
-                    if holds or (may and not inside and kept < 0):
-                        kept, kept_end, kept_way = begin, stop, way
-                    elif may:
-                        if waiting == len(stack):
-                            more = np.empty((2 * len(stack), 8), dtype=np.int32)
-                            more[: len(stack)] = stack
-                            stack = more
-                        stack[waiting, 0] = node_right[node] if way else node + 1
-                        stack[waiting, 1], stack[waiting, 2] = trailing, field
-                        stack[waiting, 3], stack[waiting, 4] = begin, stop
-                        stack[waiting, 5], stack[waiting, 6], stack[waiting, 7] = changed, u, v
-                        if not known:
-                            stack[waiting, 5], stack[waiting, 6 + changed] = changed + 1, field
-                        waiting += 1
-                    begin, way, turn = stop, 1 - way, turn + 1
-                if kept < 0:
-                    lives = False
-                    break
-                if trailing == len(trail):
-                    longer = np.empty((2 * len(trail), 3), dtype=np.int32)
-                    longer[: len(trail)] = trail
-                    trail = longer
-                trail[trailing, 0], trail[trailing, 1], trail[trailing, 2] = field, sides[field, 0], sides[field, 1]
-                trailing += 1
-                sides[field, 0], sides[field, 1] = kept, kept_end
-                node = node_right[node] if kept_way else node + 1
-                test = node_test[node]
-            if not lives or changed == 0:
+    for h in range(n_hits):
+        value, word, bit, item = gains[h], hits[h, 0], hits[h, 1], hits[h, 2]
+        if value == 0:
+            continue
+        f, n_f, both = item_field[item], -1, hits[h, 3] >= 0
+        first, last = (hits[h, 3], hits[h, 3] + 1) if both else (word_item[word], word_item[word + 1])
+        for other in range(first, last):
+            g = item_field[other]
+            if g < 0 or other == item or not wanted[min(f, g), max(f, g)]:
                 continue
-            value = leaf[-1 - test] - reached[tree]
-            if value == 0:
+            if not (item_bound[other] >> np.uint64(bit)) & ONE:
                 continue
-            if count + 2 * trailing + 1 > len(values):
-                more_boxes = np.empty((2 * len(values) + 2 * trailing, 5), dtype=np.int32)
+            if n_f < 0:
+                n_f = _find_stretches(n_pieces[f], item_start[item], item_start[item + 1], bit, tests, own, spare)
+                n_f = _keep_domain(domain_counts, piece_start[f], own, n_f)
+            if n_f == 0:
+                break
+            n_g = _find_stretches(n_pieces[g], item_start[other], item_start[other + 1], bit, tests, others, spare)
+            if not both:
+                n_g = _find_gaps(n_pieces[g], others, n_g, spare)
+                for i in range(n_g):
+                    others[i, 0], others[i, 1] = spare[i, 0], spare[i, 1]
+            n_g = _keep_domain(domain_counts, piece_start[g], others, n_g)
+            if count + n_f * n_g > len(values):
+                more_boxes = np.empty((2 * (len(values) + n_f * n_g), 5), dtype=np.int32)
                 more_boxes[:count] = boxes[:count]
                 boxes = more_boxes
-                more_values = np.empty(2 * len(values) + 2 * trailing, dtype=np.int64)
+                more_values = np.empty(2 * (len(values) + n_f * n_g), dtype=np.int64)
                 more_values[:count] = values[:count]
                 values = more_values
-            if changed == 2:
-                f, g = min(u, v), max(u, v)
-                boxes[count, 0], boxes[count, 1], boxes[count, 2] = sides[f, 0], sides[f, 1], sides[g, 0]
-                boxes[count, 3], boxes[count, 4], values[count] = sides[g, 1], head[f, g], value
-                head[f, g] = count
-                least[f, g] += min(value, 0)
-                count += 1
-                continue
-            start = asked.piece_start[u]
-            effects[start + sides[u, 0]] += value
-            effects[start + sides[u, 1]] -= value
-            if size == 1:
-                continue
-            for t in range(trailing):
-                g = trail[t, 0]
-                if g == u or trail[t, 1] != 0 or trail[t, 2] != asked.n_pieces[g]:
-                    continue  # a field whose side was cut before is listed already
-                for half in range(2):
-                    side0 = 0 if half == 0 else sides[g, 1]
-                    side1 = sides[g, 0] if half == 0 else asked.n_pieces[g]
-                    if side0 >= side1:
-                        continue
-                    if u < g:
-                        boxes[count, 0], boxes[count, 1] = sides[u, 0], sides[u, 1]
-                        boxes[count, 2], boxes[count, 3] = side0, side1
-                    else:
-                        boxes[count, 0], boxes[count, 1] = side0, side1
-                        boxes[count, 2], boxes[count, 3] = sides[u, 0], sides[u, 1]
-                    a, b = min(u, g), max(u, g)
-                    boxes[count, 4], values[count] = head[a, b], -value
-                    head[a, b] = count
-                    least[a, b] += min(-value, 0)
+            at_f, at_g = (0, 2) if f < g else (2, 0)
+            for i in range(n_f):
+                for j in range(n_g):
+                    boxes[count, at_f], boxes[count, at_f + 1] = own[i, 0], own[i, 1]
+                    boxes[count, at_g], boxes[count, at_g + 1] = others[j, 0], others[j, 1]
+                    boxes[count, 4], values[count] = head[min(f, g), max(f, g)], value if both else -value
+                    head[min(f, g), max(f, g)] = count
                     count += 1
     return boxes, values
+
+
+@helper
+def _weigh_hits(leaves: Any, hits: Any, count: int, told: Any, leaf: Any, reached: Any, gains: Any) -> Any:
+    """Return D of each hit; 0 in trees that do not tell two classes apart. told: (trees,)."""
+    if count > len(gains):
+        gains = np.empty(2 * count, dtype=np.int64)
+    word_tree, numbers = leaves.word_tree, leaves.leaf
+    for h in range(count):
+        tree = word_tree[hits[h, 0]]
+        gains[h] = leaf[numbers[hits[h, 0], hits[h, 1]]] - reached[tree] if told[tree] else 0
+    return gains
+
+
+@helper
+def _make_room(widest: int) -> Any:
+    return (
+        np.empty((widest + 2, 2), np.int32),
+        np.empty((widest + 2, 2), np.int32),
+        np.empty((widest + 2, 2), np.int32),
+    )
+
+
+@helper
+def _mark_trees(rivals: Any, n_trees: int) -> Any:
+    """Return (R, trees) whether a tree tells the classes of a rival apart."""
+    told = np.zeros((len(rivals.start), n_trees), dtype=np.uint8)
+    for r in range(len(rivals.start)):
+        for i in range(rivals.tree_start[r], rivals.tree_start[r + 1]):
+            told[r, rivals.trees[i]] = 1
+    return told
 
 
 @helper
@@ -276,22 +432,25 @@ def _join(state: int, other: int) -> int:
 
 
 @entry
-def search_pairs(walked: Any, asked: Any, rivals: Any, size: int, rows: Any, span: Any, out: Any) -> None:
+def search_pairs(walked: Any, asked: Any, leaves: Any, rivals: Any, size: int, rows: Any, span: Any, out: Any) -> None:
     """Decide all sets of one or two fields for the rows of a span; each field is a unit, and each own value a piece.
 
-    The arguments are those of ``boxes.search_size``. A pair whose grid is too large is OPEN.
+    leaves: ``trees.boxes.LeafWords``; the other arguments are those of ``boxes.search_size``. A pair whose grid is too
+    large is OPEN.
     """
     cells, own_pieces = rows
     counts, witness, doubtful, by_unit = out
     n_fields, n_rivals = len(asked.n_pieces), len(rivals.start)
     n_effects = len(asked.domain_counts)
     ways, reached = np.empty(len(walked.test_column), np.uint8), np.empty(len(walked.tree_start) - 1, np.int64)
-    sides, effects = np.empty((n_fields, 2), np.int32), np.empty(n_effects, np.int64)
+    effects, hits, gains = np.empty(n_effects, np.int64), np.empty((4096, 4), np.int32), np.empty(4096, np.int64)
+    told, wanted = _mark_trees(rivals, len(reached)), np.empty((n_fields, n_fields), np.uint8)
     allowed, lowest = np.empty(n_effects, np.int64), np.empty(n_fields, np.int64)
     states = np.zeros((n_fields, n_fields), np.uint8)
     head, least = np.empty((n_fields, n_fields), np.int32), np.empty((n_fields, n_fields), np.int64)
     boxes, values = np.empty((16384, 5), np.int32), np.empty(16384, np.int64)
     widest = asked.n_pieces.max() + 1
+    room = _make_room(widest)
     scratch = (
         np.full((2, widest), -1, np.int32),
         np.empty((2, widest + 2), np.int32),
@@ -302,16 +461,22 @@ def search_pairs(walked: Any, asked: Any, rivals: Any, size: int, rows: Any, spa
         own = own_pieces[row]
         decide_row(walked, cells[row], asked.rounding, asked.zero_missing, ways)
         states[:] = HOLDS
+        hits, count = _find_leaves(leaves, ways, size, hits)
         for r in range(n_rivals):
             trees, leaf, begin, low, high = rival_of(rivals, r)
             start = begin + reach_leaves(walked, trees, leaf, ways, reached)
             head[:] = -1
             least[:] = 0
             effects[:] = 0
-            boxes, values = _walk_trees(
-                walked, asked, trees, leaf, ways, reached, own, size, sides, (effects, least, head, boxes, values)
-            )
+            gains = _weigh_hits(leaves, hits, count, told[r], leaf, reached, gains)
+            _add_effects(asked, leaves, hits, count, gains, size, effects, least, room)
             _sum_effects(asked, own, effects, allowed, lowest)
+            if size > 1:
+                for f in range(n_fields):
+                    for g in range(f + 1, n_fields):
+                        reaches = least[f, g] == UNBOUNDED or start + lowest[f] + lowest[g] + least[f, g] < high
+                        wanted[f, g] = reaches and states[f, g] != FLIPS
+                boxes, values = _list_boxes(asked, leaves, hits, count, gains, wanted, head, (boxes, values), room)
             for f in range(n_fields):
                 if size == 1:
                     total = start + lowest[f]
@@ -319,7 +484,7 @@ def search_pairs(walked: Any, asked: Any, rivals: Any, size: int, rows: Any, spa
                     states[f, f] = _join(states[f, f], own_state)
                     continue
                 for g in range(f + 1, n_fields):
-                    if states[f, g] == FLIPS or start + lowest[f] + lowest[g] + least[f, g] >= high:
+                    if not wanted[f, g]:
                         continue
                     found = _decide_pair(asked, f, g, start, (low, high), head, boxes, values, allowed, scratch)
                     states[f, g] = _join(states[f, g], found)
@@ -340,18 +505,19 @@ def search_pairs(walked: Any, asked: Any, rivals: Any, size: int, rows: Any, spa
 
 
 @entry
-def weigh_flips(walked: Any, asked: Any, rivals: Any, points: Any, rows: Any, span: Any, out: Any) -> None:
+def weigh_flips(walked: Any, asked: Any, leaves: Any, rivals: Any, points: Any, rows: Any, span: Any, out: Any) -> None:
     """Fill out (alone (n, F), together (n,)) with the chance that values drawn by weight flip a row.
 
     points: (first point of each field (F + 1,), the piece of each point, rising, and its weight); a field's weights sum
     to 1, or it has none. together: summed over pairs of fields with points.
     """
-    cells, own_pieces = rows
+    cells, _ = rows
     alone, together = out
     point_start, point_piece, point_weight = points
     n_fields, n_rivals, n_effects = len(asked.n_pieces), len(rivals.start), len(asked.domain_counts)
     ways, reached = np.empty(len(walked.test_column), np.uint8), np.empty(len(walked.tree_start) - 1, np.int64)
-    sides = np.empty((n_fields, 2), np.int32)
+    hits, gains, told = np.empty((4096, 4), np.int32), np.empty(4096, np.int64), _mark_trees(rivals, len(reached))
+    wanted, room = np.ones((n_fields, n_fields), np.uint8), _make_room(asked.n_pieces.max() + 1)
     effects, start = np.empty((n_rivals, n_effects), np.int64), np.empty(n_rivals, np.int64)
     head, least = np.empty((n_rivals, n_fields, n_fields), np.int32), np.empty((n_fields, n_fields), np.int64)
     # the boxes of all rivals stand one after the other
@@ -368,17 +534,18 @@ def weigh_flips(walked: Any, asked: Any, rivals: Any, points: Any, rows: Any, sp
                 p += 1
             rank[f, piece] = p - point_start[f]
     for row in range(span[0], span[1]):
-        own = own_pieces[row]
         decide_row(walked, cells[row], asked.rounding, asked.zero_missing, ways)
+        hits, count = _find_leaves(leaves, ways, 2, hits)
         for r in range(n_rivals):
             trees, leaf, begin, _, _ = rival_of(rivals, r)
             start[r] = begin + reach_leaves(walked, trees, leaf, ways, reached)
             head[r] = -1
             effects[r] = 0
-            own_boxes, own_values = _walk_trees(
-                walked, asked, trees, leaf, ways, reached, own, 2, sides,
-                (effects[r], least, head[r], boxes[r], values[r]),
-            )  # fmt: skip
+            gains = _weigh_hits(leaves, hits, count, told[r], leaf, reached, gains)
+            _add_effects(asked, leaves, hits, count, gains, 2, effects[r], least, room)
+            own_boxes, own_values = _list_boxes(
+                asked, leaves, hits, count, gains, wanted, head[r], (boxes[r], values[r]), room
+            )
             if len(own_values) > values.shape[1]:
                 larger, longer = (
                     np.empty((n_rivals, len(own_values), 5), np.int32),

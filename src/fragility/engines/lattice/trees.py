@@ -42,7 +42,8 @@ from fragility.protocol import Protocol
 NARROW_ROUNDING = 2e-5  # of a margin: more than this through 32-bit numbers, and 64-bit ones are taken
 FEW = (3, 5, 8)  # sizes of sets that are tried before all subsets are tabulated
 SAFE_BITS = 5  # a search without a table looks at a leaf for every 32 entries that the table has
-NARROW, WIDE = 2.0**30, 2.0**61  # the largest value a state may have, in quanta
+# The largest value a state may have, in quanta; bounds add up differences of several states, which must not overflow.
+NARROW, WIDE = 2.0**30, 2.0**57
 
 
 class TreeEdge(NamedTuple):

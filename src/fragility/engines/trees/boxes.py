@@ -14,7 +14,7 @@ import numpy.typing as npt
 from fragility.base.arrays import Booleans, Floats, Integers
 from fragility.engines.kernels.boxes import BOX_BLOCK, MOST_DOUBTS, MOST_SETS, OPEN, decide_sets, search_size
 from fragility.engines.kernels.compiling import run_on_all_threads
-from fragility.engines.kernels.pairs import search_pairs, weigh_flips
+from fragility.engines.kernels.pairs import list_entries, search_pairs, weigh_flips
 from fragility.engines.lattice.additive import FlipRule
 from fragility.engines.lattice.trees import expand_levels, make_edge
 from fragility.engines.trees.forest import Flags, find_starts
@@ -70,6 +70,47 @@ class Pieces(NamedTuple):
     zero_missing: bool
 
 
+class LeafWords(NamedTuple):
+    """The leaves of all trees, 64 to a word, and what keeps rows from them; K words, I items, E entries.
+
+    An item is a field that tests on the way to leaves of a word are about; an entry is such a test.
+    """
+
+    word_tree: Integers  # (K,)
+    leaf: Whole  # (K, 64) number of a bit's leaf; -1 where there is none
+    full: npt.NDArray[np.uint64]  # (K,) the bits that have one
+    word_item: Integers  # (K + 1,)
+    item_field: Whole  # (I,) -1 for tests about no field that is free
+    item_bound: npt.NDArray[np.uint64]  # (I,) leaves on whose way the field is asked about
+    item_start: Integers  # (I + 1,)
+    entry_test: Whole  # (E,)
+    lost: npt.NDArray[np.uint64]  # (E, 2) leaves that a row going left, or right, cannot reach
+    most_items: int  # of a word
+
+    @classmethod
+    def of(cls, walked: Walked, test_field: Whole) -> LeafWords:
+        """Return those of a forest; test_field: the field of each test."""
+        word, test, lost, word_tree, leaf = list_entries(walked.node_test, walked.node_right, walked.tree_start)
+        field = test_field[test]
+        order = np.lexsort((field, word))
+        word, test, lost, field = word[order], test[order], lost[order], field[order]
+        begins = np.flatnonzero(np.diff(word, prepend=-1) | np.diff(field, prepend=-2))
+        items = np.bincount(word[begins], minlength=len(word_tree))
+        present = (leaf >= 0).astype(np.uint64) << np.arange(64, dtype=np.uint64)
+        return cls(
+            word_tree=word_tree,
+            leaf=leaf,
+            full=np.bitwise_or.reduce(present, axis=1),
+            word_item=find_starts(items),
+            item_field=field[begins].astype(np.int32),
+            item_bound=np.bitwise_or.reduceat(lost[:, 0] | lost[:, 1], begins) if len(begins) else lost[:, 0],
+            item_start=np.append(begins, len(word)).astype(np.int64),
+            entry_test=test,
+            lost=lost,
+            most_items=int(items.max(initial=0)) + 1,
+        )
+
+
 class Rivals(NamedTuple):
     """E of one original class and each of its R rivals; see ``lattice.trees``."""
 
@@ -107,6 +148,7 @@ class TreeBoxes:
         self.walked = Walked(*(getattr(self.forest, name) for name in Walked._fields))
         self.own = np.ascontiguousarray(np.stack([grid.own for grid in grids], axis=1).astype(np.int32))
         self.asked = self._list_pieces(grids, units)
+        self.leaves = LeafWords.of(self.walked, self.asked.test_field)
         self._rivals: dict[int, Rivals] = {}
 
     def _list_pieces(self, grids: Sequence[FieldGrid], units: Sequence[Integers]) -> Pieces:
@@ -184,7 +226,9 @@ class TreeBoxes:
         found = self._blank(m, size)
         if by_sets or not self.by_field or size > 2 or (rows[1] < 0).any():
             return self._search_sets(rivals, rows, size, budget, found)
-        self._run(m, lambda span: search_pairs(self.walked, self.asked, rivals, size, rows, span, tuple(found)))
+        self._run(
+            m, lambda span: search_pairs(self.walked, self.asked, self.leaves, rivals, size, rows, span, tuple(found))
+        )
         if (left := np.flatnonzero(found.counts[:, OPEN])).size:  # their grids are too large
             some = tuple(part[left] for part in rows)
             again = self._search_sets(rivals, some, size, budget, self._blank(len(left), size))
@@ -244,7 +288,9 @@ class TreeBoxes:
         )
         out = np.zeros((len(who), len(points))), np.zeros(len(who))
         odd = (rows[1] < 0).any(axis=1)  # a field's own value is in no piece
-        self._run(len(who), lambda span: weigh_flips(self.walked, self.asked, rivals, flat, rows, span, out))
+        self._run(
+            len(who), lambda span: weigh_flips(self.walked, self.asked, self.leaves, rivals, flat, rows, span, out)
+        )
         out[0][odd], out[1][odd] = np.nan, np.nan
         return out
 

@@ -10,7 +10,7 @@ import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, islice, product
+from itertools import chain, combinations, islice, product
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -331,7 +331,10 @@ class ModelReader:
         return Reading(native, search.doubted)
 
     def _cut(self, forest: ForestPieces | None) -> dict[str, FieldValues]:
-        return ValueReader(self.search, self.domains, forest, linear=forest is None).read()
+        """Return the fields that are read, in the order of their groups: then each field is the unit of its number."""
+        found = ValueReader(self.search, self.domains, forest, linear=forest is None).read()
+        order = dict.fromkeys(chain.from_iterable(self.search.protocol.evidence.group_fields.values()))
+        return {name: found[name] for name in (*order, *found) if name in found}
 
     def _read_trees(self, forest: ForestPieces, rule: FlipRule) -> Native:
         return NativeTrees(self.search, forest, rule, self._cut(forest), self.by_sets)
