@@ -355,7 +355,9 @@ def change_baseline(p: Document, name: str) -> Document:
         for x, s in zip(p["fields"], spreads, strict=True)
     ]
     groups, artificial = other.get("groups", p["groups"]), other["artificial"]
-    return {**p, "space": "raw", "baseline": name, "artificial": artificial, "columns": columns, "groups": groups}
+    whole = [x["name"] for x in p["fields"] if x["kind"] == "numeric" and x["type"] == "integer"]
+    raw = {"space": "raw", "columns": columns, "groups": groups, "modes": {**p["modes"], "whole": whole}}
+    return {**p, "baseline": name, "artificial": artificial, **raw}
 
 
 def are_in_order(names: Sequence[str], of: Iterable[str]) -> bool:
