@@ -338,18 +338,38 @@ def use_parity(work: Work) -> None:
 def use_blocks(work: Work) -> None:
     """Every block for every row, verified and asked about as the audit of every cell."""
     rows = ["--rows", IN_BLOCKS]
-    asked = ["--lattice", "all", "--modes", "all", "--rates", "0.05", "--intervals", INTERVALS]
+    asked = ["--lattice", "all", "--modes", "all", "--rates", "0.05", "--intervals", INTERVALS, "--any-value", "all"]
     ends_well(*work.audit_words("blocks", *asked, *rows))
     verified = ends_well(*work.words("verify", work.folder / "blocks", *work.asked, "--sample", VERIFIED, *rows))
     assert "holds" in verified.out
     check_claims(work, "blocks")
-    for one in fg.Certificates.load(work.folder / "blocks"):
+    certificates = fg.Certificates.load(work.folder / "blocks")
+    check_witnesses(work, certificates)
+    for one in certificates:
         assert one.smallest_state is not None and one.modes is not None
         assert 0 <= one.failure_low <= one.failure_probability <= one.failure_high <= 1
     ends_well(
         *work.words("reliability", work.folder / "blocks", *work.asked, "--rates", "0.05", *rows),
         *("--out", work.folder / "reliability.json"),
     )
+
+
+def check_witnesses(work: Work, certificates: fg.Certificates) -> None:
+    """The pipeline itself decides otherwise on the rows with the values of the first witnesses; a gate counts them."""
+    witnesses = [one.any_value.witness if one.any_value else None for one in certificates]
+    assert any(one.any_value is not None for one in certificates)
+    known = [place for place, witness in enumerate(witnesses) if witness is not None][:CHECKED]
+    model = work.model
+    for place in known:
+        witness, row = witnesses[place], work.rows.iloc[[place]].copy()
+        for name, value in witness.values.items():
+            row[name] = pd.Series([value], index=row.index).astype(object if value is None else row[name].dtype)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            said, p = str(np.asarray(model.predict(row)).ravel()[0]), np.sort(model.predict_proba(row)[0])
+        assert said == str(witness.predicted) or p[-1] - p[-2] < 1e-6, f"row {place}: {witness.to_text()}, got {said}"
+    rule = fg.Rule(measure="any_value_budget", groups=1, at_most=1.0)
+    assert fg.Gate((rule,), min_confidence=0.0).check(certificates).outcome == "pass"
 
 
 def use_evaluate(work: Work) -> None:
