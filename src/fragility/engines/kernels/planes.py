@@ -407,7 +407,8 @@ def score_row_states(forest: Any, networks: Any, sides: Any, matrix: Any, states
     )
     decisions = np.empty((len(forest.test_column), WORDS), dtype=np.uint64)
     memory = _make_memory(forest, networks, sides)
-    asked = np.full(len(forest.tree_output) + 1, ASKED, dtype=np.uint8)
+    asked = np.empty(len(forest.tree_output) + 1, dtype=np.uint8)
+    asked[:] = ASKED
     asked[-1] = KNOWN  # the tree without a split
     sums = np.empty((len(scores), BLOCK), dtype=forest.leaf_value.dtype)
     for start in range(span[0], span[1], BLOCK):
@@ -421,7 +422,7 @@ def score_row_states(forest: Any, networks: Any, sides: Any, matrix: Any, states
                 lane_moved[w, unit] |= np.uint64(moved[start + lane, unit]) << bit
         _decide_lanes(forest, sides, matrix, (owner, severity), block, pieces, taken, decisions)
         _sum_block(forest, networks, decisions, asked, memory, sums)
-        scores[:, start : start + size] = sums[:, :size]
+        _keep(sums, scores, start, size)
 
 
 @helper

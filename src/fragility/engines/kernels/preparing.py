@@ -80,7 +80,10 @@ def build_networks(node_test: Any, node_right: Any, tree_start: Any) -> Any:
     one OR a node.
     """
     n_trees = len(tree_start) - 1
-    gates = np.empty(((node_test >= 0).sum(), 3), dtype=np.uint32)
+    inner = 0
+    for node in node_test:
+        inner += node >= 0
+    gates = np.empty((inner, 3), dtype=np.uint32)
     gate_start = np.zeros(n_trees + 1, dtype=np.int64)
     plane_slots = np.empty(PLANES * len(node_test), dtype=np.uint32)
     plane_start = np.zeros((n_trees, PLANES + 1), dtype=np.int64)

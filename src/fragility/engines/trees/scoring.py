@@ -38,7 +38,9 @@ CACHE_LINE = 64  # bytes
 WALK_STATES = 64  # states in one walk: bits of a word
 MOST_UNLIKE = 0.4  # of the tests: rows whose cells differ at more of them walk one by one
 LISTS_KEPT = 4  # of states whose levels are sorted once
-FEW_ROWS = 64  # up to so many rows walk through small trees as well: bit planes cost as much for one row as for 512
+# Up to so many rows walk through small trees as well: bit planes cost as much for one row as for 512. They are fewer
+# than the rows on which an engine is compared with its model, so that an audit compiles planes or walks, not both.
+FEW_ROWS = 15
 MONOTONE_BELOW = 0.999  # severities; only within rounding of 1 can x + s (b - x) pass the baseline itself
 
 
@@ -356,7 +358,8 @@ class AuditScorer:
         self.nothing = np.empty((0, rows.width), dtype=bool)
         self.first, self.second = list_single_removals(rows.n_groups), list_path_and_grid(self.asked)
         originals = list_originals(rows.n_groups)
-        bare = score(rows.baseline[None, :], self.nothing, self.in_order[:1], originals)[0, :, 0]
+        copies = 1 if len(rows) <= FEW_ROWS else FEW_ROWS + 1  # so many take the kernel that the rows will take
+        bare = score(np.tile(rows.baseline, (copies, 1)), self.nothing, self.in_order[:copies], originals)[0, :, 0]
         self.rules = Rules.of(link, self.asked, bare)
         # Rows that lack evidence: with everything removed that is there, each is a state of its own.
         every = replace(self.asked, one_end=False)
