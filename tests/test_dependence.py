@@ -24,7 +24,7 @@ from fragility.audits import BaselineComparison
 from fragility.audits.integrity import check_integrity
 from fragility.base.errors import CertificateError, DataError, ModelError, ProtocolError
 from fragility.blocks.baselines import comparison as dependence
-from fragility.blocks.baselines import making
+from fragility.blocks.baselines import block
 from fragility.blocks.choice import RowChoice, with_content
 from fragility.evidence.rows import content_keys, read_rows
 
@@ -335,7 +335,7 @@ def test_a_model_that_refuses_another_baseline_costs_no_audit(case, protocol, ro
         raise ModelError("it answers by chance")
 
     rows.to_parquet(tmp_path / "rows.parquet")
-    monkeypatch.setattr(making, "bind_under", refuses)
+    monkeypatch.setattr(block, "bind_under", refuses)
     with pytest.warns(UserWarning, match="was not compared under other baselines: it answers by chance"):
         stored = fg.audit_files(case.model, tmp_path / "rows.parquet", protocol, tmp_path / "a")
     assert stored.baselines is None and len(stored) == 120
