@@ -23,8 +23,8 @@ import fragility as fg
 from fragility.audits import BaselineComparison
 from fragility.audits.integrity import check_integrity
 from fragility.base.errors import CertificateError, DataError, ModelError, ProtocolError
-from fragility.blocks.baselines import comparison as dependence
 from fragility.blocks.baselines import block
+from fragility.blocks.baselines import comparison as dependence
 from fragility.blocks.choice import RowChoice, with_content
 from fragility.evidence.rows import content_keys, read_rows
 
