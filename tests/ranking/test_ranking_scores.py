@@ -38,7 +38,7 @@ def imports_of(module):
 
 
 def test_no_score_can_reach_the_label_channel():
-    """Nothing that the scores and their comparison import, directly or through others, imports `stress`."""
+    """Nothing that the scores and their comparison import, directly or through others, makes labels of stress."""
     seen, waiting = set(), {"analysis.ranking.scores", "analysis.ranking.comparison"}
     while waiting:
         module = waiting.pop()
@@ -46,7 +46,7 @@ def test_no_score_can_reach_the_label_channel():
         waiting |= imports_of(module) - seen
 
     def reaches_labels(modules):
-        return any(name.startswith("questions.stress") for name in modules)
+        return any(name.startswith("questions.stress.labels") for name in modules)
 
     assert {"audits", "engines.oracle", "scores", "protocol"} <= seen
     assert not reaches_labels(seen) and "analysis.ranking.evaluating" not in seen
