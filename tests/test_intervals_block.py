@@ -248,7 +248,7 @@ def test_no_row_is_confident_enough():
     X = case.X_test.iloc[np.flatnonzero(certs.table.column("confidence").to_numpy() < 0.9)[:4]]
     certs = fg.audit(case.model, X, protocol, intervals=5, lattice=False)
     assert certs.ids_of_block("intervals") == [] and len(certs.intervals) == 0
-    assert "none of these rows has the intervals block" in str(verify(certs, case.model, X))
+    assert "none of the rows recomputed has the intervals block" in str(verify(certs, case.model, X))
 
 
 # --- reading ------------------------------------------------------------------------------------------------

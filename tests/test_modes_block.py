@@ -168,7 +168,7 @@ def test_no_row_is_confident_enough():
     certs = fg.audit(case.model, X, protocol, modes=5)
     assert certs.ids_of_block("modes") == [] and len(certs.modes) == 0
     result = verify(certs, case.model, X)
-    assert result.complete and "none of these rows has the modes block" in str(result)
+    assert result.complete and "none of the rows recomputed has the modes block" in str(result)
 
 
 @pytest.mark.parametrize(

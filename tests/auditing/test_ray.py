@@ -125,7 +125,7 @@ def test_the_command_writes_the_same_folder(ray, small, tmp_path):
     small.protocol.save(tmp_path / "protocol.json")
     words = ["audit", tmp_path / "model.joblib", small.file, "--trust", "--protocol", tmp_path / "protocol.json"]
     words += ["--id", "loan", "--target", "risk", "--part-rows", PART, "--on", "ray", "--workers", 2]
-    done = run(*words, "--modes", "none", "--out", tmp_path / "out")
+    done = run(*words, "--modes", "none", "--any-value", "none", "--out", tmp_path / "out")
     assert done.code == 0, done.err
     assert content(tmp_path / "out") == content(small.folder)
 

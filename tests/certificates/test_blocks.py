@@ -338,7 +338,7 @@ def test_nothing_covered(case, model_and_rows, tmp_path) -> None:
     stored = fg.audit_files(model, tmp_path / "rows.parquet", protocol, tmp_path / "a", part_rows=5, **options)
     assert stored.manifest == none.manifest
     result = fg.verify(stored, model, unsure)
-    assert result.complete and f"none of these rows has the {name} block" in str(result)
+    assert result.complete and f"none of the rows recomputed has the {name} block" in str(result)
 
 
 def test_the_toy_stands_with_all_others(model_and_rows, tmp_path) -> None:

@@ -117,7 +117,7 @@ def test_without_confident_rows_nothing_is_searched(case, protocol, rows, tmp_pa
     stored = audit_files(case.model, tmp_path / "rows.parquet", protocol, tmp_path / "stored", part_rows=10)
     assert stored.manifest.blocks["lattice"] == certs.manifest.blocks["lattice"]
     result = fg.verify(tmp_path / "stored", case.model, rows[unsure])
-    assert result.complete and "none of these rows has the lattice block" in str(result)
+    assert result.complete and "none of the rows recomputed has the lattice block" in str(result)
 
 
 def test_an_engine_that_gives_up_costs_no_audit(case, protocol, rows, monkeypatch):

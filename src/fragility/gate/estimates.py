@@ -51,6 +51,7 @@ from fragility.base.errors import Advice, CertificateError, DataError
 from fragility.base.ids import RowLabels, id_keys
 from fragility.blocks.any_value import AnyValueDeclaration
 from fragility.gate.rules import PATH, PREDICTED, SETS, Rule
+from fragility.pages.wording import write_count
 
 Keys = npt.NDArray[np.bytes_]
 
@@ -292,11 +293,15 @@ def check_searched(audit: Audit, groups: int, min_confidence: float) -> None:
     measure = changed_within(groups)
     rows = read_whole(audit, [measure], min_confidence)
     if unknown := int((measure.read(rows)[1]).sum()):
-        raise DataError(
-            f"a rule about any_value_budget needs to know for every confident prediction whether some values of "
-            f"{groups} groups flip it, but the audit leaves {unknown} open; ",
-            *remedy,
+        needs = (
+            "a rule about any_value_budget needs to know for every confident prediction whether some values of "
+            f"{write_count(groups, 'group')} flip it, but the audit leaves {unknown:,} open; "
         )
+        if not declared.is_partial:
+            raise DataError(
+                f"{needs}the model could only be asked about some values, which proves nothing of the others"
+            )
+        raise DataError(needs, *remedy)
 
 
 def prepare_estimator(
