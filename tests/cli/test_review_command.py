@@ -115,7 +115,7 @@ def test_an_audit_under_review_is_not_replaced_without_consent(made, tmp_path):
     store.write(Case("sha256:a", "sha256:audit", 0, "L1"), "Ana", "accept")
     store.close()
     refused = refuse(*words)
-    assert "is under review: 1 entry of review.sqlite speak" in refused and "--overwrite" in refused
+    assert "is under review: 1 entry of review.sqlite refers" in refused and "--overwrite" in refused
     assert "is under review" in refuse(*words, "--resume") and "is under review" in refuse("demo", "--out", folder)
     assert run(*words, "--overwrite").code == 0
     assert sorted(each.name for each in folder.iterdir() if "review" not in each.name) == before

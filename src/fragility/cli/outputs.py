@@ -42,15 +42,15 @@ def plan_folder(folder: Path, *, consent: bool = False, option: str | None = Non
     try:
         store = Store.open_to_read(folder / STORE_FILE)
     except StoreError:  # a damaged store may still contain decisions
-        entries = f"the decisions of {STORE_FILE}"
+        entries = f"the decisions of {STORE_FILE} refer"
     else:
         count = store.last()
         store.close()
         if not count:
             return
-        entries = f"{count} {'entry' if count == 1 else 'entries'} of {STORE_FILE}"
+        entries = f"1 entry of {STORE_FILE} refers" if count == 1 else f"{count} entries of {STORE_FILE} refer"
     remedy = f"choose another folder{f', or give {option} to replace it all the same' if option else ''}"
-    raise DataError(f"{folder} is under review: {entries} refer to the certificates in it; {remedy}")
+    raise DataError(f"{folder} is under review: {entries} to the certificates in it; {remedy}")
 
 
 def plan_files(
