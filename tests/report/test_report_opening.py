@@ -64,12 +64,12 @@ def test_the_finding_comes_first_and_names_the_class_that_flips_early_most() -> 
     common = [cert.id for cert in certs if cert.confidence >= 0.9 and cert.predicted == "repaid"]
     kept = certs.take([own in {*rare, *common} for own in certs.table.column("id").to_pylist()])
     report = fg.Report.of(with_flips(kept, {*rare[:7], *common[:2]}))
-    share = share_of(2, len(common))
+    share = share_of(2, len(common), unsettled=len(common) - 2)  # no sets were searched: the path may miss some
     opening = report.to_markdown().split("## What was audited")[0]
     assert opening.startswith("# Fragility report: audit\n\n## The finding")
     assert f"9 of {8 + len(common)} confident predictions flip early, " in opening
-    assert "**At least 7 of 8 confident 'defaulted' predictions flip early, 88% (95% interval 53% to 98%), " in opening
-    assert f"against {share.value:.1%} ({share.lower:.1%} to {share.upper:.1%}) of 'repaid'." in opening
+    assert "**At least 7 of 8 confident 'defaulted' predictions flip early, 88% (95% interval 53% to 100%), " in opening
+    assert f"against at least {share.value:.1%} ({share.lower:.1%} to {share.upper:.0%}) of 'repaid'." in opening
     html = report.to_html()
     assert html.index('id="finding"') < html.index("<svg") < html.index("<nav") < html.index('id="audited"')
 
@@ -88,7 +88,7 @@ def test_a_class_mix_is_not_called_a_difference_of_segments() -> None:
     south, north = sorted(found.segments, key=lambda one: one.name, reverse=True)
     assert south.confident.differs and not south.confident.differs_within_class
     assert south.confident.standardised == pytest.approx(north.confident.standardised)
-    crude = south.confident.flips_early, north.confident.flips_early
+    crude = [share_of(own.count, own.rows) for own in (south.confident.flips_early, north.confident.flips_early)]
     assert crude[0].lower > crude[1].upper  # what was called a disparity
     assert [share.value for share in south.confident.by_class] == [1.0, 0.0]
 

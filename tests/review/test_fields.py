@@ -284,7 +284,7 @@ def test_a_mode_that_was_not_assessed_is_refused(bench, audited, tmp_path):
         ben = reviewer(without, "Ben")
         page = ben.get("/queue").text
         assert 'id="f-mode"' not in page and "wrong values" not in page
-        assert "an audit with --modes assesses them" in ben.get("/queue?by=wrong").text
+        assert "an audit with --modes all assesses them" in ben.get("/queue?by=wrong").text
 
 
 def test_a_case_shows_what_each_mode_costs_it(bench, dated):

@@ -15,7 +15,7 @@ c only the second; q is the likeliest share of the latter if the difference is D
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from statistics import NormalDist
@@ -91,6 +91,13 @@ def share_of(count: int, rows: int, z: float = Z95, *, unsettled: int = 0) -> Sh
     return Share(count, rows, lower, _wilson(count + unsettled, rows, z)[1] if unsettled else upper, unsettled)
 
 
+def add_shares(shares: Iterable[Share]) -> Share:
+    """Return the share of all the rows of several shares."""
+    listed = list(shares)
+    count, rows, unsettled = (sum(getattr(one, name) for one in listed) for name in ("count", "rows", "unsettled"))
+    return share_of(count, rows, unsettled=unsettled)
+
+
 def _wilson(count: int, rows: int, z: float) -> tuple[float, float]:
     p = count / rows
     centre = p + z * z / (2 * rows)
@@ -100,7 +107,11 @@ def _wilson(count: int, rows: int, z: float) -> tuple[float, float]:
 
 
 def difference_of(one: Share, other: Share) -> ShareDifference:
-    """Return the difference of two shares of different rows, with Newcombe's interval."""
+    """Return the difference of two shares of different rows, with Newcombe's interval.
+
+    Unsettled rows count as rows without the property, in both: two searches of one kind are compared by what they found.
+    """
+    one, other = (share if share.exact else share_of(share.count, share.rows) for share in (one, other))
     p1, p2 = one.value, other.value
     below = math.hypot(p1 - one.lower, other.upper - p2)
     above = math.hypot(one.upper - p1, p2 - other.lower)

@@ -25,7 +25,7 @@ from fragility.audits.comparison import IDS_SHOWN, AuditChanges, differences_bet
 from fragility.audits.measures import ANY_ALONE, ANY_BUDGET, ANY_PROVED, label_rows, settled_within
 from fragility.base.arrays import Floats, Integers
 from fragility.base.errors import DataError
-from fragility.base.shares import Share, difference_of, normal_quantile, paired_difference, share_of
+from fragility.base.shares import Share, add_shares, difference_of, normal_quantile, paired_difference, share_of
 from fragility.blocks.any_value import AnyValueDeclaration
 from fragility.blocks.baselines.comparison import name_stability
 from fragility.blocks.claims import present_path
@@ -203,7 +203,7 @@ def find_worst(cuts: Sequence[Cut]) -> summary.WorstSegment | None:
             if name not in named:
                 continue
             others = [*segments[:place], *segments[place + 1 :]]
-            rest = share_of(sum(share.count for _, share in others), sum(share.rows for _, share in others))
+            rest = add_shares(share for _, share in others)
             if not early.rows or not rest.rows:
                 continue
             bound = difference_of(share_of(early.count, early.rows, z), share_of(rest.count, rest.rows, z)).lower

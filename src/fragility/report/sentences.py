@@ -29,6 +29,7 @@ from fragility.pages.wording import (
     write_difference,
     write_early,
     write_interval,
+    write_known,
     write_known_part,
     write_part,
     write_percent,
@@ -190,7 +191,7 @@ def _describe_worst(worst: WorstSegment, sure: str) -> str:
         rest = repr(shorten_name(worst.rest_name))
     return (
         f"{begin_sentence(write_early(early, rows, which))}, against "
-        f"{write_percent(worst.rest.value)} ({write_interval(worst.rest)}) of {rest}."
+        f"{write_known(worst.rest)} ({write_interval(worst.rest)}) of {rest}."
     )
 
 
