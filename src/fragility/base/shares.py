@@ -109,7 +109,7 @@ def _wilson(count: int, rows: int, z: float) -> tuple[float, float]:
 def difference_of(one: Share, other: Share) -> ShareDifference:
     """Return the difference of two shares of different rows, with Newcombe's interval.
 
-    Unsettled rows count as rows without the property, in both: two searches of one kind are compared by what they found.
+    Unsettled rows count as rows without the property, in both: searches of one kind are compared by what they found.
     """
     one, other = (share if share.exact else share_of(share.count, share.rows) for share in (one, other))
     p1, p2 = one.value, other.value
