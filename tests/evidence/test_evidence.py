@@ -999,4 +999,4 @@ def test_training_rows_are_transformed_and_traced_once(space: str | None) -> Non
     calls = Counter(model[0].calls_)
     assert calls[300] == 1  # all rows
     assert sum(count for n, count in calls.items() if n > 64 and n != 300) == 1  # the rows on which claims are tried
-    assert calls[64] == 4 and calls[1] == 1 and calls.total() == 7  # what the fit asks of a few rows, and of one
+    assert calls[64] == 3 and calls[1] == 1 and calls.total() == 6  # what the fit asks of a few rows, and of one
