@@ -391,7 +391,7 @@ def test_a_protocol_for_another_decision_is_refused() -> None:
         (0, "must be a number between 0 and 1"),
         ("0.3", "must be a number .*, got '0.3'"),
         (True, "must be a number .*, got true"),
-        ({"class": "ugly", "threshold": 0.3}, r"names the class 'ugly', the model knows \['bad', 'good'\]"),
+        ({"class": "ugly", "threshold": 0.3}, r"names the class 'ugly', but the classes are \['bad', 'good'\]"),
         ({"class": "bad"}, "has the entries 'class' and 'threshold'"),
         (
             {"class": ["bad"], "threshold": 0.3},

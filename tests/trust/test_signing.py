@@ -106,7 +106,7 @@ def test_a_forger_who_makes_every_digest_anew_is_caught_by_the_signature_alone(c
     certs = fg.Certificates.load(audit)
     certs[:20].save(audit)  # a true audit of other rows, whole in itself
     outcome = fg.verify_signature(audit, place / "key.pub")
-    assert failed(outcome) == ["statement"] and "another manifest.json was signed" in str(outcome)
+    assert failed(outcome) == ["statement"] and "the signature is of another manifest.json" in str(outcome)
     certs.save(audit)
     assert fg.verify_signature(audit, place / "key.pub")
 
