@@ -9,7 +9,7 @@ def own_members(module: str, name: str, kind: str) -> list[str]:
     shown = getattr(import_module(module), name)
     own = {}
     for part in reversed(shown.__mro__):
-        if part.__module__.startswith(f"{module}."):
+        if part.__module__.startswith("fragility."):
             own.update(vars(part))
     is_kind = _is_property if kind == "properties" else _is_method
     return [member for member, value in own.items() if not member.startswith("_") and is_kind(value)]

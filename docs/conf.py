@@ -10,6 +10,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # class_pages, command_pages and
 
 import class_pages
 import command_pages
+from sphinx.util.nodes import make_refnode
 
 import fragility
 
@@ -131,7 +132,24 @@ def plain_defaults(app, what, name, obj, options, signature, return_annotation):
     return signature.replace("<factory>", "{}").replace("0.3333333333333333", "1/3"), return_annotation
 
 
+def find_by_short_name(app, env, node, contnode):
+    """Resolve a name as users write it, such as ``verify``, to the one page that documents it, in whatever module."""
+    target = node.get("reftarget", "")
+    if node.get("refdomain") != "py" or not target:
+        return None
+    documented = env.domains["py"].objects
+    fitting = [name for name in documented if name.endswith(f".{target}") and name.startswith("fragility.")]
+    if f"fragility.{target}" in fitting:
+        fitting = [f"fragility.{target}"]
+    pages = {(documented[name].docname, documented[name].node_id) for name in fitting}
+    if len(pages) != 1:
+        return None
+    docname, anchor = pages.pop()
+    return make_refnode(app.builder, node["refdoc"], docname, anchor, contnode, target)
+
+
 def setup(app):
+    app.connect("missing-reference", find_by_short_name)
     app.connect("source-read", describe_commands)
     app.connect("source-read", link_within_the_site)
     app.connect("autodoc-process-signature", plain_defaults)
