@@ -4,12 +4,14 @@ import os
 import re
 import shutil
 import sys
+from importlib import import_module
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))  # class_pages, command_pages and gallery_order, beside this file
 
 import class_pages
 import command_pages
+from sphinx import addnodes
 from sphinx.util.nodes import make_refnode
 
 import fragility
@@ -148,7 +150,19 @@ def find_by_short_name(app, env, node, contnode):
     return make_refnode(app.builder, node["refdoc"], docname, anchor, contnode, target)
 
 
+def add_anchors(app, doctree):
+    """Let every name be reached under its own module and the packages around it: source pages link to one of them."""
+    for node in doctree.findall(addnodes.desc_signature):
+        if not node.get("module") or not node.get("fullname"):
+            continue
+        documented = getattr(import_module(node["module"]), node["fullname"].partition(".")[0])
+        parts = getattr(documented, "__module__", node["module"]).split(".")
+        anchors = [".".join([*parts[:length], node["fullname"]]) for length in range(1, len(parts) + 1)]
+        node["ids"] += [anchor for anchor in anchors if anchor not in node["ids"]]
+
+
 def setup(app):
+    app.connect("doctree-read", add_anchors)
     app.connect("missing-reference", find_by_short_name)
     app.connect("source-read", describe_commands)
     app.connect("source-read", link_within_the_site)
