@@ -29,6 +29,7 @@ from fragility.questions.any_value.budgets import budgets_of_rows
 xgboost = pytest.importorskip("xgboost")
 lightgbm = pytest.importorskip("lightgbm")
 catboost = pytest.importorskip("catboost")
+glassbox = pytest.importorskip("interpret.glassbox")
 
 RESOLUTION = 1e-6
 LGB = {"verbose": -1, "n_jobs": 1, "random_state": 0, "min_child_samples": 5}
@@ -76,6 +77,9 @@ HEADS = {
     "random forest": lambda: RandomForestClassifier(15, random_state=0),
     "extra trees": lambda: ExtraTreesClassifier(15, max_depth=6, random_state=0),
     "tree": lambda: DecisionTreeClassifier(max_depth=6, random_state=0),
+    "explainable": lambda: glassbox.ExplainableBoostingClassifier(
+        interactions=2, outer_bags=2, max_rounds=30, n_jobs=1, random_state=0
+    ),
     "logistic": lambda: LogisticRegression(C=0.3),
     "calibrated": lambda: CalibratedClassifierCV(
         RandomForestClassifier(10, max_depth=5, random_state=0), ensemble=False
@@ -160,7 +164,7 @@ def compare(model, X_train, X, space, max_size=2, most=8, exact=True, **settings
 @pytest.mark.parametrize("head", list(HEADS))
 def test_every_pair_of_values_was_decided(head, encoder):
     sizes = compare(*fitted(head, encoder), "transformed")[1]
-    assert len(sizes) > 1 or head in ("tree", "logistic")  # the comparison is about something
+    assert len(sizes) > 1 or head in ("tree", "logistic", "explainable")  # the comparison is about something
 
 
 @pytest.mark.parametrize("head", ["lightgbm", "calibrated", "logistic"])
