@@ -30,7 +30,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date, datetime
 from functools import partial
-from operator import le, lt
 from pathlib import Path
 from typing import Any
 
@@ -565,6 +564,9 @@ class Folder:
         }
         same = all(m[k] == v for k, v in follow.items())
         f.check("what the manifest repeats", same, "manifest", [m[k] for k in follow], follow)
+        if "lattice" in m["blocks"]:
+            largest, told = min(len(p["groups"]), 24), m["blocks"]["lattice"]["max_size"]
+            f.check("the largest failing set asked for", told == largest, "blocks.lattice.max_size", told, largest)
         states = 1 + len(p["groups"]) + p["depth"] + len(p["operators"]) * len(p["severities"])
         counts = engine["paper_evaluations"] == n * states and m["rows"] <= n >= engine["blackbox_rows"]
         counts = counts and (engine["name"] != "blackbox" or engine["blackbox_rows"] == n)
@@ -1554,19 +1556,25 @@ def check_training(f: Result, p: Document, rows: Rows, model: Document, classes:
             f.check("artificial baselines", own == told, name, told, own)
         if name in ("typical", "mean", "median"):
             check_numbers(f, e, p if name == p["baseline"] else change_baseline(p, name))
+    numeric = [x["name"] for x in p["columns"] if x["kind"] == "numeric"]
+    own = [x["name"] for x in p["fields"] if x["kind"] == "numeric" and x["type"] == "integer"]
+    if not e.raw:
+        cells = {name: e.cells[:, j].astype(float) for j, name in enumerate(e.names) if name in numeric}
+        own = [name for name, values in cells.items() if (np.nan_to_num(values) % 1 == 0).all()]
+    own, told = own if "noisy" in p["modes"]["declared"] else [], p["modes"]["whole"]
+    f.check("columns of whole numbers", own == told, "modes.whole", told, own)
     for entry in p["modes"]["ranges"]:
         own = [rows.write(end(known[entry["field"]])) for end in (min, max)]
         f.check("training ranges", own == [entry["low"], entry["high"]], entry["field"], entry, own)
     ordered = {entry["field"] for entry in p["modes"]["ranges"]}
     for entry in p["modes"]["catalogue"]:
         (name, *more), told, where = entry["fields"], entry["counts"], entry["group"]
-        if not more and name in ordered:  # (i + 1/2) / R of the training values lie below the i-th value
-            places = np.array([[rows.read(name, v) for v in own] for own in entry["values"]], dtype=object)[:, 0]
-            ends = np.cumsum([0, *told])
-            below, up_to = (np.array([np.mean([op(v, x) for v in known[name]]) for x in places]) for op in (lt, le))
-            slack = 1 / len(known[name]) + 1e-9
-            fits = (below <= (ends[:-1] + 0.5) / ends[-1] + slack) & (up_to >= (ends[1:] - 0.5) / ends[-1] - slack)
-            f.check("catalogues of numbers are quantiles of training rows", fits.all(), where, entry["values"])
+        if not more and name in ordered:
+            values, n, R = sorted(known[name]), len(known[name]), sum(told)
+            places = [-(-n * (2 * i + 1) // (2 * R)) - 1 for i in range(R)]  # ceil(n (i + 1/2) / R), from 0
+            own = Counter(rows.write(values[place]) for place in places)
+            fits = [v for (v,) in entry["values"]] == [*own] and told == [*own.values()]
+            f.check("catalogues of numbers are quantiles of training rows", fits, where, entry["values"], [*own])
             continue
         met = Counter(
             zip(*([None if is_missing(v) else rows.write(v) for v in columns[n]] for n in entry["fields"]), strict=True)
