@@ -1554,6 +1554,15 @@ def check_training(f: Result, p: Document, rows: Rows, model: Document, classes:
                 p["alternatives"].get(name, p)["artificial"],
             )
             f.check("artificial baselines", own == told, name, told, own)
+            told = p["alternatives"].get(name, {}).get("spreads") or []
+            told = [c["spread"] for c in p["columns"]] if name == p["baseline"] else told
+            numbers = [np.array(known[x["name"]] if x["kind"] == "numeric" else [], dtype=float) for x in p["fields"]]
+            own = [(float(np.std(one)), abs(float(one.mean()))) if len(one) else (0.0, 0.0) for one in numbers]
+            near = len(told) in (0, len(own)) and all(
+                abs((spread or 0.0) - again) <= 1e-9 * max(again, mean)
+                for spread, (again, mean) in zip(told, own, strict=False)
+            )
+            f.check("spreads of fields where evidence is missing", near, name, told, own)
         if name in ("typical", "mean", "median"):
             check_numbers(f, e, p if name == p["baseline"] else change_baseline(p, name))
     numeric = [x["name"] for x in p["columns"] if x["kind"] == "numeric"]

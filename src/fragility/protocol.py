@@ -458,7 +458,13 @@ class Protocol:
     def becomes(self) -> dict[str, tuple[tuple[str, str], ...]]:
         """What the fields of each group become when it is lost, as texts: the value, or the rule where only the model
         could tell it."""
-        return name_replacements(self.evidence, self.baseline)
+        nominal = {field.name for field in self.fields if field.kind == "nominal" and field.type != "date"}
+        usual = {
+            entry.fields[0]: entry.values[0][0]  # the most frequent category stands first
+            for entry in self.modes.catalogue
+            if self.baseline in ("typical", "median") and len(entry.fields) == 1 and entry.fields[0] in nominal
+        }
+        return name_replacements(self.evidence, self.baseline, usual)
 
     @property
     def column_group(self) -> Integers:

@@ -111,7 +111,10 @@ def test_one_certificate_reads_as_a_story(certs: Certificates) -> None:
 
 def test_a_sentence_says_what_takes_the_place_of_lost_evidence(certs: Certificates) -> None:
     flipped = next(cert for cert in certs if cert.flipped)
-    behind = f"but without {flipped.path[0]} (→ typical)"  # behind preprocessing only the model could tell the value
+    lost = flipped.path[0]
+    frequent = {part.fields[0]: str(part.values[0][0]) for part in certs.protocol.modes.catalogue}
+    nominal = {field.name for field in certs.protocol.fields if field.kind == "nominal"}
+    behind = f"but without {lost} (→ {frequent[lost] if lost in nominal else 'typical'})"
     assert behind in flipped.sentence() and behind in str(flipped) and escape(behind) in flipped._repr_html_()
     case = fitted("credit_g", "lightgbm", "transformed")
     raw = audit(case.model, case.X_test[:40], Protocol.fit(case.model, case.X_train, space="raw"), engine="blackbox")

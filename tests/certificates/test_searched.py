@@ -218,11 +218,11 @@ def test_no_sentence_promises_more_than_was_searched(case, protocol, rows, few):
 def test_a_smaller_known_set_is_in_the_sentence(case, protocol, rows):
     cert = fg.audit(case.model, rows[:1], protocol)[0]
     holds = replace(cert, flipped=False, flip_budget=5, blocks={"lattice": LatticeOfRow("minimum", 2, ("age", "job"))})
-    assert "but without age (→ typical) and job (→ typical) it flips, which the path of 4 removals" in holds.sentence()
+    assert "but without age (→ typical) and job (→ skilled) it flips, which the path of 4 removals" in holds.sentence()
     assert "it flips, which the path of 4 removals does not show" in holds.sentence()
     flips = replace(holds, flipped=True, flip_budget=3, path=("a", "b", "c", "d"))
     text = flips.sentence()
-    assert "without a, b and c it flips" in text and "the loss of age (→ typical) and job (→ typical) is enough" in text
+    assert "without a, b and c it flips" in text and "the loss of age (→ typical) and job (→ skilled) is enough" in text
     black_box = replace(flips, blocks={})
     assert black_box.sentence().endswith(f"; {ONE_WAY}, and fewer groups may be enough")
 

@@ -37,11 +37,10 @@ from fragility.cli.tables import (
 from fragility.cli.terminal import note, out
 from fragility.pages.wording import (
     describe_artificial,
-    describe_counting,
+    describe_early,
     describe_few_confident,
     join_names,
     write_count,
-    write_early,
 )
 
 if TYPE_CHECKING:
@@ -419,8 +418,7 @@ def describe_early_flips(summary: AuditSummary) -> str:
     sure = f"{write_count(count, 'prediction')} {verb} at least {summary.min_confidence:.0%} confident"
     if not early.rows:
         return sure
-    flips = f"{write_early(early, 'confident prediction')}: one or two groups of evidence are lost"
-    return f"{sure}. {flips}. {describe_counting(early, summary['early_on_path'].count)}"
+    return f"{sure}. {describe_early(early, 'confident prediction', summary['early_on_path'].count)}"
 
 
 def block_lines(certs: fg.Certificates | StoredAudit) -> list[str]:

@@ -8,6 +8,7 @@ raw value leads to, such as the mean of one-hot columns, stays without one.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, time
@@ -98,12 +99,16 @@ def _is_preprocessed(evidence: EvidenceSpace, model: Model | None) -> bool:
     return evidence.space != "raw" and (bool(evidence.inputs) or (model is not None and model.transformer is not None))
 
 
-def name_replacements(evidence: EvidenceSpace, rule: str) -> dict[str, tuple[tuple[str, str], ...]]:
+def name_replacements(
+    evidence: EvidenceSpace, rule: str, usual: Mapping[str, Any]
+) -> dict[str, tuple[tuple[str, str], ...]]:
     """Return the fields of each group, and what each becomes: its value, or what the protocol alone can say of it.
 
-    rule: the name of the baseline, which stands for a value that only the model could tell.
+    rule: the name of the baseline, which stands for a value that only the model could tell. usual: the values of fields
+    whose baseline is the encoding of their most frequent category.
     """
-    known = {name: str(one) for name, one in find_replacements(evidence).items() if one.state != "unknown"}
+    known = {name: value_text(value) for name, value in usual.items()}
+    known |= {name: str(one) for name, one in find_replacements(evidence).items() if one.state != "unknown"}
     unknown = RULE_WORDS.get(rule, rule)
     return {
         group: tuple((name, known.get(name, unknown)) for name in names)

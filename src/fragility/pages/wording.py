@@ -99,6 +99,12 @@ def describe_counting(early: Share, on_path: int) -> str:
     )
 
 
+def describe_early(early: Share, noun: str, on_path: int) -> str:
+    """Return how many predictions flip early, what that means and how they were counted, in sentences."""
+    text = begin_sentence(write_early(early, noun))
+    return f"{text}: they change when one or two groups of evidence are lost. {describe_counting(early, on_path)}"
+
+
 def describe_holding(holds: Share) -> str:
     """Return how many predictions hold whatever groups are lost; no full stop."""
     return f"{write_known_part(holds)} {'holds' if holds.count == 1 else 'hold'} whatever groups are lost"

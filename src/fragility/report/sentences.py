@@ -10,7 +10,7 @@ from fragility.pages.terms import ATTAINED
 from fragility.pages.wording import (
     begin_sentence,
     describe_artificial,
-    describe_counting,
+    describe_early,
     describe_failure,
     describe_few_confident,
     describe_guarantee,
@@ -166,11 +166,7 @@ def write_headline(audit: AuditNumbers) -> list[str]:
             outcome = f"it flips when {write_count(step, 'group of evidence is', 'groups of evidence are')} lost"
         return [f"The one prediction audited is {sure}confident; {outcome}."]
     early = focus.flips_early
-    many = begin_sentence(write_early(early, name_focus(audit)[:-1]))
-    text = (
-        f"{many}: they change when one or two groups of evidence are lost. "
-        f"{describe_counting(early, focus.early_on_path)}"
-    )
+    text = describe_early(early, name_focus(audit)[:-1], focus.early_on_path)
     few = describe_few_confident(audit.confident.rows, rows, audit.min_confidence)
     sentences = [text] if few is None else [make_sentence(few), text]
     if audit.worst is not None:
