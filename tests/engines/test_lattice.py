@@ -23,11 +23,12 @@ from sklearn.tree import DecisionTreeClassifier
 
 import fragility as fg
 from fragility.base.errors import DataError, EngineError
-from fragility.engines.lattice import whole
+from fragility.engines.lattice import programs, whole
 from fragility.engines.lattice.additive import FlipRule, LinearLattice
 from fragility.engines.lattice.trees import TreeLattice
 from fragility.pages.terms import MINIMUM, NONE_AT_ALL, UNDECIDED, UPPER_BOUND, none_up_to
 from fragility.protocol import bind
+from fragility.questions.search import finding
 from fragility.questions.search.found import NOT_COUNTED
 
 pytest.importorskip("numba")
@@ -244,6 +245,71 @@ def test_near_ties_of_the_closed_form_are_right_up_to_the_models_own_rounding(mo
             assert least <= found.size[i] <= most
 
 
+@pytest.mark.parametrize("family", ["random forest", "lightgbm", "xgboost", "catboost", "extra trees", "logistic"])
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_integer_programs_equal_enumeration(family, n_classes, monkeypatch):
+    """With no other search before them; the set is then the first in lexicographic order, as elsewhere."""
+    leave_no_table(monkeypatch)
+    monkeypatch.setattr(finding, "search_linear", lambda *given: None)
+    for seed, whole_numbers in ((8, False), (9, True), (10, True)):
+        model, protocol, X = case(family, seed, 7, n_classes, whole_numbers=whole_numbers)
+        truth = enumerate_rows(model, protocol, X)
+        found = fg.find_failing_sets(model, X, protocol, method="exact", budget=0)
+        decided = [i for i in range(ROWS) if found.method[i] == "integer program"]
+        assert decided or truth[0].smallest() is None
+        for i in range(ROWS):
+            size, first, _ = truth[i].smallest() or (8, (), 0)
+            assert (found.size[i], tuple(np.flatnonzero(found.removed[i]))) == (size, first)
+            assert found.state[i] == (MINIMUM if size < 8 else NONE_AT_ALL)
+
+
+def test_integer_programs_leave_out_sets_that_the_model_denies(monkeypatch):
+    """A state at the edge of an averaged forest ties exactly; the widened inequality lets it through."""
+    leave_no_table(monkeypatch)
+    denied = []
+    find_failing = programs.Program.find_failing
+
+    def note(program, *given):
+        out = find_failing(program, *given)
+        denied.append(len(program.denied))
+        return out
+
+    monkeypatch.setattr(programs.Program, "find_failing", note)
+    for seed in range(8):
+        model, protocol, X = case("random forest", seed, 6, 2)
+        margins = sorted({m for row in enumerate_rows(model, protocol, X) for m in row.margins.values() if m < -1e-3})
+        if not margins:
+            continue
+        edge = replace(protocol, resolution=-margins[len(margins) // 2])  # that state is no flip by a hair
+        truth = enumerate_rows(model, edge, X)
+        found = fg.find_failing_sets(model, X, edge, method="exact", budget=0)
+        assert [None if row.smallest() is None else row.smallest()[0] for row in truth] == [
+            None if size > 6 else size for size in found.size
+        ]
+    assert max(denied) > 0
+
+
+def test_what_budgets_leave_open_is_settled_by_integer_programs():
+    model, protocol, X = wide_case()
+    full = fg.find_failing_sets(model, X, protocol, budget=200_000, nodes=0)
+    for method, budget in (("auto", 30), ("exact", 30)):
+        found = fg.find_failing_sets(model, X, protocol, method=method, budget=budget)
+        assert found.resolved.all() and "integer program" in found.method
+        proved = full.resolved
+        assert np.array_equal(found.size[proved], full.size[proved]) and (found.size <= full.size).all()
+
+
+def test_cells_that_nothing_moves_are_no_part_of_a_program(monkeypatch):
+    leave_no_table(monkeypatch)
+    model, protocol, X = case("lightgbm", 3, 7, 2)
+    X = X.copy()
+    X[0, 0] = X[1, 2] = np.nan
+    truth = enumerate_rows(model, protocol, X)
+    found = fg.find_failing_sets(model, X, protocol, method="exact", budget=0)
+    for i in range(ROWS):
+        assert found.size[i] == (truth[i].smallest() or (8,))[0]
+
+
 def wide_case(n_groups=40, rows=12):
     draws = np.random.default_rng(1)
     X = draws.normal(size=(400, n_groups))
@@ -266,13 +332,13 @@ def test_forty_groups_by_branch_and_bound_agree_with_all_small_subsets():
 
 def test_an_ended_budget_is_said():
     model, protocol, X = wide_case()
-    found = fg.find_failing_sets(model, X, protocol, budget=30)
+    found = fg.find_failing_sets(model, X, protocol, budget=30, nodes=0)
     assert set(found.state) & {UPPER_BOUND, UNDECIDED, MINIMUM}
     full = fg.find_failing_sets(model, X, protocol, budget=200_000)
     assert (found.size >= full.size).all()
     for i in np.flatnonzero(np.asarray(found.state) == UPPER_BOUND):
         assert found.searched_size[i] < found.size[i] - 1
-    exact_only = fg.find_failing_sets(model, X, protocol, method="exact", budget=30)
+    exact_only = fg.find_failing_sets(model, X, protocol, method="exact", budget=30, nodes=0)
     assert UNDECIDED in exact_only.state
 
 

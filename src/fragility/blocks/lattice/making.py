@@ -32,6 +32,7 @@ from fragility.questions.reliability.failure import declared_failures, failure_o
 from fragility.questions.reliability.outcomes import FailureProbability
 from fragility.questions.reliability.rates import EventSets
 from fragility.questions.search import FailingSets, find_failing_sets
+from fragility.questions.search.blackbox import DEFAULT_NODES
 
 BLACKBOX = "blackbox"
 LATTICE_ENGINES = ("trees", "linear", "wrapped", BLACKBOX)
@@ -89,6 +90,7 @@ def search_rows(
         max_size=declared.max_size,
         budget=declared.budget,
         width=declared.width,
+        nodes=DEFAULT_NODES if declared.rows is None else 0,  # of chosen rows, what is decided quickly
         engine=declared.engine,
         byte_budget=byte_budget,
         progress=progress,

@@ -409,6 +409,66 @@ def tree_bounds(forest: Any, plan: Any, edge: Any, row: Any, fixed: Any, gains: 
     return total
 
 
+@entry
+def list_reached(
+    forest: Any, plan: Any, trees: Any, row: Any, fixed: Any, leaves: Any, decisions: Any, seen: Any
+) -> Any:
+    """List the leaves of some trees that any state of a row reaches, and what each needs to be kept or removed.
+
+    leaves (n, 2): place in ``trees``, number of the leaf. decisions (m, 3): group, 1 where it has
+    to be removed or 0 where kept, leaf. seen (G,): marked where a test that some state reaches tells x from the
+    baseline. Return (leaves, decisions) in all; what has no room is only counted.
+    """
+    node_test, node_right, tree_start = forest.node_test, forest.node_right, forest.tree_start
+    test_group = plan.test_group
+    way = np.empty(len(test_group), dtype=np.uint8)
+    _decide_tests(forest, plan, row, fixed, way)
+    waiting = np.empty((plan.slots + 1, 3), dtype=np.int64)  # node, decisions that stood there, group removed there
+    decided = np.zeros(plan.tree_group.shape[0], dtype=np.int8)
+    trail = np.empty(len(decided) + 1, dtype=np.int64)
+    listed, filled = 0, 0
+    for t in range(len(trees)):
+        waiting[0, 0], waiting[0, 1], waiting[0, 2] = tree_start[trees[t]], 0, -1
+        depth, taken = 1, 0
+        while depth > 0:
+            depth -= 1
+            place, stood, lost = waiting[depth, 0], waiting[depth, 1], waiting[depth, 2]
+            while taken > stood:
+                taken -= 1
+                decided[trail[taken]] = FREE
+            if lost >= 0:
+                decided[lost], trail[taken] = REMOVED, lost
+                taken += 1
+            test = node_test[place]
+            while test >= 0:
+                right = way[test] & RIGHT
+                if way[test] & PARTS:
+                    group = np.int64(test_group[test])
+                    if decided[group] == REMOVED:
+                        right ^= 1
+                    elif decided[group] == FREE:
+                        waiting[depth, 0] = place + 1 if right else node_right[place]
+                        waiting[depth, 1], waiting[depth, 2] = taken, group
+                        depth += 1
+                        decided[group], trail[taken] = KEPT, group
+                        taken += 1
+                        seen[group] = True
+                place = node_right[place] if right else place + 1
+                test = node_test[place]
+            if listed < len(leaves) and filled + taken <= len(decisions):
+                for i in range(taken):
+                    group = trail[i]
+                    decisions[filled + i, 0], decisions[filled + i, 1] = group, decided[group] == REMOVED
+                    decisions[filled + i, 2] = listed
+                leaves[listed, 0], leaves[listed, 1] = t, -1 - test
+            listed += 1
+            filled += taken
+        while taken > 0:
+            taken -= 1
+            decided[trail[taken]] = FREE
+    return listed, filled
+
+
 @helper
 def _sum_leaves(forest: Any, plan: Any, edge: Any, way: Any, gone: Any) -> Any:
     """Return the value of one state; gone (G,): the groups removed."""

@@ -97,7 +97,7 @@ class LinearLattice:
     def __init__(self, rows: EvidenceRows, rule: FlipRule, scores: GroupScores | None = None) -> None:
         self.rows, self.rule = rows, rule
         self.scores = GroupScores.of(rows) if scores is None else scores
-        self._block: tuple[Floats, Floats, Floats]  # of the rows of the last `begin`
+        self.block: tuple[Floats, Floats, Floats]  # of the rows of the last `begin`, as `of_rows` gives them
 
     def of_rows(self, start: int, stop: int) -> tuple[Floats, Floats, Floats]:
         """Return s (C, m), t (G, C, m) and the bound on rounding (m,) of some rows; two classes have scores 0 and s."""
@@ -123,17 +123,17 @@ class LinearLattice:
 
     def begin(self, start: int, stop: int) -> None:
         """Compute the sums of the rows that the next calls are about."""
-        self._block = self.of_rows(start, stop)
+        self.block = self.of_rows(start, stop)
 
     def live(self, x: Floats, run: Any) -> Booleans:
-        removed = self._block[1]
+        removed = self.block[1]
         return np.asarray((removed != removed[:, :1]).any(axis=1).T)  # the same for all classes changes nothing
 
     def mark(self, x: Floats, original: int, largest: int, jobs: Any, marks: Any, run: Any) -> None:
         from fragility.engines.kernels.subsets import mark_sums
 
         row, bits, lives, first_word = jobs
-        total, removed, rounding = (part[..., row] for part in self._block)
+        total, removed, rounding = (part[..., row] for part in self.block)
         place, group = np.nonzero(bits)
         bit = np.log2(bits[place, group]).astype(np.int64)
         for rival in self.rule.rivals(original):
@@ -146,6 +146,6 @@ class LinearLattice:
     def expected_margin(self, x: Floats, original: Integers, rates: Floats, run: Any) -> Floats | None:
         if self.rule.n_classes != 2:
             return None
-        total, removed, _ = self._block
+        total, removed, _ = self.block
         score = total[1] - rates @ removed[:, 1] + self.rule.offset[1] - self.rule.offset[0]
         return np.asarray(np.where(original == 1, score, -score))

@@ -24,6 +24,7 @@ from fragility.base.arrays import Booleans, Floats, Integers
 from fragility.engines.kernels.lattice import (
     expected_values,
     find_safe,
+    list_reached,
     live_groups,
     mark_few_states,
     mark_states,
@@ -41,6 +42,8 @@ from fragility.protocol import Protocol
 
 NARROW_ROUNDING = 2e-5  # of a margin: more than this through 32-bit numbers, and 64-bit ones are taken
 FEW = (3, 5, 8)  # sizes of sets that are tried before all subsets are tabulated
+MOST_BY_TESTS = 20  # live groups that are taken as they are; where there seem to be more, the trees are walked
+NOTHING = np.empty((0, 3), dtype=np.int64)
 SAFE_BITS = 5  # a search without a table looks at a leaf for every 32 entries that the table has
 # The largest value a state may have, in quanta; bounds add up differences of several states, which must not overflow.
 NARROW, WIDE = 2.0**30, 2.0**57
@@ -98,11 +101,30 @@ class TreeLattice:
         self._fixed = np.empty((0, self.rows.width), dtype=bool) if spared is None else spared.cells
 
     def live(self, x: Floats, run: Any) -> Booleans:
-        """(n, G) the groups that can change a row's scores."""
+        """(n, G) the groups that can change a row's scores; of rows with many, those that some state tests."""
         live = np.zeros((len(x), self.plan.tree_group.shape[0]), dtype=bool)
-        cells = (self.recoding.recode(x), self._fixed)
+        matrix, fixed = cells = (self.recoding.recode(x), self._fixed)
         run(len(x), lambda span, _: live_groups(self.forest, self.plan, cells, live, span))
+        wide = np.flatnonzero(live.sum(axis=1) > MOST_BY_TESTS)
+        live[wide] = False
+        every = np.arange(self.forest.n_trees, dtype=np.int32)
+
+        def walk(span: tuple[int, int], _: int) -> None:
+            for row in wide[slice(*span)]:
+                spared = fixed[row : row + 1]
+                list_reached(self.forest, self.plan, every, matrix[row], spared, NOTHING, NOTHING, live[row])
+
+        run(len(wide), walk)
         return live
+
+    def list_reached(self, row: Floats, fixed: Booleans, trees: Any) -> tuple[Integers, Integers]:
+        """Return the leaves of some trees that states of a row reach, and what each needs; see the kernel."""
+        seen = np.zeros(self.plan.tree_group.shape[0], dtype=bool)
+        of_row = self.forest, self.plan, trees, self.recoding.recode(row), fixed
+        n, m = list_reached(*of_row, NOTHING, NOTHING, seen)
+        leaves, decisions = np.empty((n, 2), dtype=np.int64), np.empty((m, 3), dtype=np.int64)
+        list_reached(*of_row, leaves, decisions, seen)
+        return leaves, decisions
 
     def mark(self, x: Floats, original: int, largest: int, jobs: Any, marks: Any, run: Any) -> None:
         """Mark the flips of the rows of ``jobs``, which all are of one original class.

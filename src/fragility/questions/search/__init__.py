@@ -2,7 +2,7 @@
 
 found     FailingSets, the answer, also while it is being found; how far the greedy path is from the smallest set
 blackbox  beam, and all subsets by size, for any model
-finding   which search for which row: the whole lattice, a closed form, branch and bound, or the black box
+finding   which search for which row: the whole lattice, a closed form, branch and bound, integer programs, or asking
 """
 
 from fragility.questions.search.blackbox import failing_sets_of_rows

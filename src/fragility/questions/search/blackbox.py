@@ -32,6 +32,7 @@ from fragility.questions.search.found import NOT_COUNTED, Answers, FailingSets
 METHODS = ("auto", "exact", "beam")
 DEFAULT_BUDGET = 50_000
 DEFAULT_WIDTH = 8
+DEFAULT_NODES = 1000
 BEAM, BY_SIZE = "beam", "by size"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from fragility.base.errors import Advice, EngineError
 from fragility.base.progress import Report, progress_bar
 from fragility.engines.choice import choose_oracle
 from fragility.engines.lattice.additive import FlipRule, LinearLattice
+from fragility.engines.lattice.programs import Program, Undecided, list_programs
 from fragility.engines.lattice.whole import Block, WholeLattice, find_lattice, find_linear_sums, row_blocks
 from fragility.engines.oracle import ModelOracle
 from fragility.evidence import EvidenceRows, States
@@ -20,13 +22,14 @@ from fragility.questions.search.blackbox import (
     BEAM,
     BY_SIZE,
     DEFAULT_BUDGET,
+    DEFAULT_NODES,
     DEFAULT_WIDTH,
     check_request,
     search_by_asking,
 )
 from fragility.questions.search.found import NOT_COUNTED, Answers, FailingSets
 
-LATTICE, CLOSED_FORM, BRANCH_AND_BOUND = "lattice", "closed form", "branch and bound"
+LATTICE, CLOSED_FORM, BRANCH_AND_BOUND, PROGRAM = "lattice", "closed form", "branch and bound", "integer program"
 MOST_LISTED = 1000  # minimal sets listed for a row
 MOST_SETS = 1000  # failing sets of one size that branch and bound looks at
 ROUNDING = 1e-9  # of a margin, between two batches of one model
@@ -42,6 +45,7 @@ def find_failing_sets(
     every: bool = False,
     budget: int = DEFAULT_BUDGET,
     width: int = DEFAULT_WIDTH,
+    nodes: int = DEFAULT_NODES,
     ids: Any = None,
     engine: str = "auto",
     byte_budget: int = DEFAULT_BYTE_BUDGET,
@@ -50,9 +54,10 @@ def find_failing_sets(
     """Find the smallest set of groups whose removal flips each prediction.
 
     Tree ensembles and linear models are searched exactly: through the whole lattice of subsets where at most 24 groups
-    matter for a row, beyond that by branch and bound (trees) or in closed form (linear models). So are wrappers around
-    one of them, for two classes; around several, the lattice is read where at most 12 groups are not at their baseline.
-    Other models are asked: a beam, whose answer is then proved by size as far as the budget goes.
+    matter for a row, beyond that by branch and bound (trees) or in closed form (linear models), and where that leaves a
+    row open by integer programs. So are wrappers around one of them, for two classes; around several, the lattice is
+    read where at most 12 groups are not at their baseline. Other models are asked: a beam, whose answer is then proved
+    by size as far as the budget goes.
 
     Parameters
     ----------
@@ -73,6 +78,9 @@ def find_failing_sets(
         state is ``upper bound`` or ``not decided``; every set of up to ``searched_size`` groups was decided.
     width : int, default=8
         How many sets per row the beam keeps.
+    nodes : int, default=1000
+        The most nodes of an integer program, of which a row that branch and bound leaves open has one for each rival
+        class; most need a few. 0 solves none.
     ids : sequence, optional
         One distinct id per row; by default the index of a pandas frame, else 0, 1, ...
     engine : str, default="auto"
@@ -106,6 +114,8 @@ def find_failing_sets(
     with progress_bar("searching", progress) as report:
         open_rows = work.search_exactly(budget, report) if method != "beam" else np.arange(len(rows))
         work.ask_model(open_rows, method, width, budget, report)
+    with progress_bar("settling rows with many groups", progress) as report:
+        work.solve_programs(nodes, report)
     work.confirm(width, budget)
     return work.answers.finish()
 
@@ -117,11 +127,13 @@ class _Finding:
         self.answers, self.rows, self.protocol = answers, answers.rows, answers.protocol
         self.engine, self.byte_budget = engine, byte_budget
         self.rule = FlipRule.of(self.rows, self.protocol)
+        self.lattice: WholeLattice | None = None
+        self.wide: list[Integers] = []  # rows with too many live groups for a table
 
     def search_exactly(self, budget: int, report: Report | None) -> Integers:
         """Search what an additive model allows; return the rows that are left."""
         left: list[Integers] = []
-        lattice = find_lattice(self.rows, self.protocol, self.engine, self.byte_budget)
+        lattice = self.lattice = find_lattice(self.rows, self.protocol, self.engine, self.byte_budget)
         if lattice is not None:
             for block in lattice.blocks():
                 search_lattice(self.answers, lattice, block, report)
@@ -142,6 +154,8 @@ class _Finding:
     def _search_wide_rows(self, lattice: WholeLattice, block: Block, budget: int) -> Integers:
         """Search the rows of a block with too many live groups for a table; return those left open."""
         wide, answers = block.wide, self.answers
+        if lattice.model.kind != "states":
+            self.wide.append(block.start + wide)
         if lattice.model.kind == "linear":
             search_linear(answers, lattice.model, block.start, wide, block.x, block.original)
             return np.zeros(0, dtype=np.int64)
@@ -173,6 +187,38 @@ class _Finding:
             sets = answers.removed[[row]] if answers.size[row] <= answers.max_size else answers.removed[:0]
             answers.put_minimal(row, sets, complete=bool(answers.exhausted[row]) and not len(sets))
 
+    def solve_programs(self, nodes: int, report: Report | None) -> None:
+        """Decide what is still open of the rows with too many groups for a table."""
+        wide, answers = np.concatenate([np.zeros(0, dtype=np.int64), *self.wide]), self.answers
+        # A set is a minimum once all smaller ones are decided; without one, all that are asked for.
+        wanted = np.where(answers.size <= answers.max_size, answers.size - 1, answers.max_size)
+        open_rows = wide[(answers.searched[wide] < wanted[wide]) & ~answers.exhausted[wide]]
+        if self.lattice is None or not len(open_rows) or not nodes:
+            return
+        some = self.rows.take(open_rows.tolist())
+        lattice, oracle, done = (
+            replace(self.lattice, rows=some, model=self.lattice.model.rebind(some)),
+            ModelOracle(some),
+            0,
+        )
+        for block in lattice.blocks():
+            for place, (x, original) in enumerate(zip(block.x, block.original.tolist(), strict=True)):
+                spared = block.spared_in(place)
+                fixed = np.empty((0, some.width), dtype=bool) if spared is None else spared.cells
+                row = int(open_rows[block.start + place])
+
+                def flips(
+                    gone: Booleans, x: Floats = x, original: int = original, spared: Any = spared, row: int = row
+                ) -> bool:
+                    answers.evaluations[row] += 1
+                    states = States.of_one(gone[None]).sparing(spared, some.column_group)
+                    return bool(self.rule.flips(oracle.answer_states(x[None], states), np.array([original]))[0])
+
+                solve_row(answers, row, list_programs(lattice.model, place, x, fixed, original, nodes), flips)
+                done += 1
+                if report is not None:
+                    report(done, len(open_rows))
+
     def confirm(self, width: int, budget: int) -> None:
         """Ask the model itself about every set that is reported, for its margin; each must fail.
 
@@ -190,7 +236,7 @@ class _Finding:
                 answers.margin[rows[hit]] = self.rule.support(p, original[hit])
                 parts.append(rows[hit][answers.margin[rows[hit]] >= ROUNDING - self.rule.resolution])
         denied = np.concatenate(parts)
-        if not np.isin(answers.method[denied], (BEAM, BY_SIZE)).all():
+        if not np.isin(answers.method[denied], (BEAM, BY_SIZE, PROGRAM)).all():
             raise EngineError(
                 "a set was found that does not flip the model itself; use ", Advice.argument("engine", "blackbox")
             )
@@ -368,3 +414,42 @@ def search_bounded(answers: Answers, row: int, search: BoundedRow, budget: int) 
         answers.searched[row] = size
     answers.searched[row], answers.exhausted[row] = answers.max_size, able <= answers.max_size
     answers.evaluations[row] = search.spent
+
+
+# --- integer programs, for what is left of these rows --------------------------------------------------------
+
+
+def solve_row(answers: Answers, row: int, programs: list[Program], flips: Callable[[Booleans], bool]) -> None:
+    """Fill one row's answer; it stays an upper bound, or open, where the limits end first.
+
+    A set that is already known stands unless there is a smaller one.
+    """
+    least, known = int(answers.searched[row]) + 1, int(answers.size[row])
+    most, decided = min(known - 1, answers.max_size), True
+    for program in programs:
+        try:
+            while (gone := program.find_failing(flips, np.ones(len(program.live)), least, most, {})) is not None:
+                answers.put(row, program.name_groups(gone))
+                most = int(gone.sum()) - 1
+        except Undecided:
+            decided = False
+    answers.method[row] = PROGRAM
+    if not decided:
+        return
+    answers.searched[row] = most
+    answers.exhausted[row] = most == answers.max_size and answers.max_size == answers.rows.n_groups
+    if most + 1 < known and most < answers.max_size:
+        _name_first(answers, row, programs, flips)
+
+
+def _name_first(answers: Answers, row: int, programs: list[Program], flips: Callable[[Booleans], bool]) -> None:
+    """Put the first of a row's smallest sets in lexicographic order in the place of the one that was found."""
+    firsts = [answers.removed[row]]
+    for program in programs:
+        try:
+            gone = program.find_first(flips, int(answers.size[row]))
+        except Undecided:
+            continue
+        if gone is not None:
+            firsts.append(program.name_groups(gone))
+    answers.put(row, max(firsts, key=lambda gone: gone.tolist()))

@@ -43,7 +43,7 @@ class FailingSets(BriefRepr):
     """
 
     id: npt.NDArray[Any]  # (n,)
-    method: tuple[str, ...]  # (n,) lattice, branch and bound, closed form, by size, beam
+    method: tuple[str, ...]  # (n,) lattice, branch and bound, closed form, integer program, by size, beam
     max_size: int  # K, the largest size asked for
     depth: int  # of the protocol, where the certificate's path ends
     size: Integers  # (n,) groups in the set, or K + 1 where none was found
