@@ -7,11 +7,12 @@ import pytest
 from pipelines import preprocessing, split
 from sklearn.ensemble import GradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import roc_auc_score
+from sklearn.metrics import log_loss, roc_auc_score
 from sklearn.pipeline import make_pipeline
 
 import fragility as fg
 from fragility.analysis.hardening.assessment import HardeningEffect, assess_model
+from fragility.analysis.hardening.training import find_rounds
 
 DATA = split("credit_g")
 FIELDS = ["checking_status", "duration", "credit_history", "purpose", "credit_amount", "age"]  # few: audits are quick
@@ -92,6 +93,65 @@ def test_what_it_measures_is_what_audit_and_stress_say():
 def test_wrong_settings(error, sentence, wrong):
     with pytest.raises(error, match=sentence):
         fg.choose_rate(pipeline(), X, Y, X_VAL, Y_VAL, **wrong)
+
+
+def test_boosted_trees_are_tried_with_fewer_rounds():
+    def plain(trees):
+        return make_pipeline(preprocessing(X), GradientBoostingClassifier(n_estimators=trees, random_state=0))
+
+    choice = fg.choose_rate(plain(60), X, Y, X_VAL, Y_VAL, rates=(0.1, 0.3), tolerance=1.0)
+    table = choice.to_pandas()
+    assert list(zip(table["rate"], table["rounds"], strict=True)) == [
+        (0.0, 60), (0.1, 24), (0.1, 60), (0.3, 24), (0.3, 60)
+    ]  # fmt: skip
+    of_rate = table[table["rate"] == 0.3]
+    assert choice.rate == 0.3 and choice.rounds == of_rate.loc[of_rate["log_loss"].idxmin(), "rounds"]
+    for outcome in choice.outcomes[1:]:
+        model = fg.harden(plain(outcome.rounds), X, Y, rate=outcome.rate)
+        assert outcome.log_loss == pytest.approx(log_loss(Y_VAL, model.predict_proba(X_VAL)))
+        assert auroc(fg.harden(plain(60), X, Y, rate=outcome.rate, rounds=outcome.rounds)) == auroc(model)
+    said = f"{choice.rounds} rounds instead of 60: log loss"
+    assert (said in repr(choice)) == (choice.rounds == 24)
+
+
+def test_numbers_of_rounds_that_no_model_has_are_refused():
+    boosted = GradientBoostingClassifier(n_estimators=5)
+    for rounds, model, error, sentence in (
+        ((0.4,), boosted, fg.ProtocolError, "rounds must be shares above 0, with 1 among them"),
+        ((0.0, 1.0), boosted, fg.ProtocolError, "rounds must be shares above 0, with 1 among them"),
+    ):
+        with pytest.raises(error, match=sentence):
+            fg.choose_rate(model, X, Y, X_VAL, Y_VAL, rounds=rounds)
+    for rounds, model, error, sentence in (
+        (0, boosted, fg.ProtocolError, "rounds must be a whole number of at least 1, got 0"),
+        (5, LogisticRegression(), fg.ModelError, "LogisticRegression has not"),
+        (5, GradientBoostingClassifier(n_iter_no_change=3), fg.ModelError, "finds itself by stopping early|stopping"),
+    ):
+        with pytest.raises(error, match=sentence):
+            fg.harden(make_pipeline(preprocessing(X), model), X, Y, rounds=rounds)
+
+
+@pytest.mark.parametrize("library", ["lightgbm", "xgboost", "catboost", "sklearn"])
+def test_the_number_of_rounds_is_read_under_each_librarys_name(library):
+    pytest.importorskip(library)
+    import catboost
+    import lightgbm
+    import xgboost
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
+    known = {
+        "lightgbm": [(lightgbm.LGBMClassifier(n_estimators=7), 7), (lightgbm.LGBMClassifier(boosting_type="rf"), None)],
+        "xgboost": [(xgboost.XGBClassifier(), 100), (xgboost.XGBClassifier(early_stopping_rounds=3), None)],
+        "catboost": [(catboost.CatBoostClassifier(num_trees=9), 9), (catboost.CatBoostClassifier(), 1000)],
+        "sklearn": [
+            (HistGradientBoostingClassifier(max_iter=8, early_stopping=False), 8),
+            (HistGradientBoostingClassifier(early_stopping=True), None),
+            (LogisticRegression(), None),
+        ],
+    }
+    for model, rounds in known[library]:
+        found = find_rounds(model, 1000)
+        assert (found and found[1]) == rounds
 
 
 def test_more_classes_are_judged_one_against_the_rest():

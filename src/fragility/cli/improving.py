@@ -113,7 +113,8 @@ def harden(
         float | None,
         option(
             "--max-loss LOSS",
-            "Choose the largest rate from 0.05 to 0.4 that lowers --metric by at most LOSS on a fifth of --train.",
+            "Choose the largest rate from 0.05 to 0.4 that lowers --metric by at most LOSS on a fifth of --train; of "
+            "boosted trees also the number of rounds.",
             min=0.0,
         ),
     ] = None,
@@ -182,7 +183,9 @@ def harden(
     how: dict[str, Any] = {"copies": copies, "kind": kind if log is None else "outages", "outages": log, "seed": seed}
     how |= {"modes": modes, "copy_weight": copy_weight}
     if max_loss is not None:
-        rate = _choose_rate(loaded, rows, max_loss, metric, protocol=declared, engine=engine, **how)
+        choice = _choose_rate(loaded, rows, max_loss, metric, protocol=declared, engine=engine, **how)
+        rate = choice.rate
+        how |= {} if choice.rounds == choice.outcomes[0].rounds else {"rounds": choice.rounds}
     started = time.perf_counter()
     hardened = fg.harden(loaded, rows.X, labels, protocol=declared, rate=rate, **how)
     seconds = time.perf_counter() - started
@@ -209,7 +212,7 @@ def _check_options(context: typer.Context, kind: str, has_log: bool) -> None:
         refuse_without("--outages", context, "markers")
 
 
-def _choose_rate(model: fg.Model, rows: AuditRows, max_loss: float, metric: str, **how: Any) -> float:
+def _choose_rate(model: fg.Model, rows: AuditRows, max_loss: float, metric: str, **how: Any) -> fg.RateChoice:
     """Return the largest rate that keeps to the loss on held-out training rows; print the effect of each rate."""
     from sklearn.model_selection import train_test_split
 
@@ -227,7 +230,7 @@ def _choose_rate(model: fg.Model, rows: AuditRows, max_loss: float, metric: str,
             f"every rate lowers {metric} by more than {max_loss:g} on the validation rows, so nothing was written; "
             "raise --max-loss, or name a --rate"
         )
-    return choice.rate
+    return choice
 
 
 def _draw_training_rows(rows: AuditRows, seed: int) -> AuditRows:

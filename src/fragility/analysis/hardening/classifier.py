@@ -1,6 +1,7 @@
 """HardenedClassifier: hardening as a scikit-learn meta-estimator; and `choose_rate`, which chooses how much of it.
 
-`choose_rate` takes the largest rate of a declared grid whose validation metric loses at most a tolerance.
+`choose_rate` takes the largest rate of a declared grid whose validation metric loses at most a tolerance; for boosted
+trees with each of some numbers of rounds, of which it takes the one with the least log loss.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from sklearn.utils.validation import (
 )
 
 from fragility.analysis.hardening.assessment import assess_model
-from fragility.analysis.hardening.training import harden, refit_protocol
+from fragility.analysis.hardening.training import check_hardenable, find_rounds, harden, refit_protocol
 from fragility.analysis.hardening.twins import Degradation
 from fragility.base.arrays import Floats
 from fragility.base.errors import DataError, ProtocolError, name_error
@@ -206,6 +207,7 @@ class HardenedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  #
 # --- the rate -------------------------------------------------------------------------------------------------
 
 RATES = (0.05, 0.1, 0.2, 0.3, 0.4)
+ROUNDS = (0.4, 1.0)
 TOLERANCE = 0.002
 Scorer = Callable[[Any, Any, Any], float]
 
@@ -215,8 +217,11 @@ class RateOutcome:
     """The outcome of one rate on the validation rows; rate 0 is the plain model."""
 
     rate: float
+    rounds: int | None  # of boosting; None for models without, and where they stop early
     metric: float  # on the validation rows
     loss: float  # of the metric, against the plain model
+    log_loss: float
+    calibration_error: float
     confident_share: float  # of the predictions
     brittle_share: float  # of the confident predictions: those that break under held-out stress; NaN without any
     exposure: float  # mean over all predictions
@@ -229,13 +234,13 @@ class RateChoice:
 
     Attributes
     ----------
-    rate, model : float, estimator or Pipeline
-        The largest rate within the tolerance (0 if none is, and then the plain model stays), and the model trained with
-        it.
+    rate, rounds, model : float, int or None, estimator or Pipeline
+        The largest rate within the tolerance (0 if none is, and then the plain model stays), of its numbers of boosting
+        rounds within the tolerance the one with the least log loss, and the model trained with both.
     metric, tolerance : str, float
         Name of the metric, and what it may lose.
     outcomes : tuple of RateOutcome
-        The plain model (rate 0) first, then each rate of the grid.
+        The plain model (rate 0) first, then each rate of the grid, with each number of rounds.
 
     See Also
     --------
@@ -247,9 +252,10 @@ class RateChoice:
     metric: str
     tolerance: float
     outcomes: tuple[RateOutcome, ...]
+    rounds: int | None = None
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return one row per rate.
+        """Return one row per rate and number of rounds.
 
         Returns
         -------
@@ -266,19 +272,35 @@ class RateChoice:
         str
             Several lines.
         """
-        cells: list[tuple[str, ...]] = [
-            ("rate", self.metric, "loss", "confident", "of these brittle", "exposure", "seconds")
-        ]
-        digits = (4, 4, 3, 3, 3, 1)
+        heads = ("rate", "rounds", self.metric, "loss", "log loss", "calibration error", "confident")
+        cells: list[tuple[str, ...]] = [(*heads, "of these brittle", "exposure", "seconds")]
+        digits = (4, 4, 4, 4, 3, 3, 3, 1)
         for outcome in self.outcomes:
-            rate, *figures = astuple(outcome)
-            mark = " *" if rate == self.rate else ""
-            cells.append((f"{rate:g}{mark}", *map(format_number, figures, digits)))
+            rate, rounds, *figures = astuple(outcome)
+            mark = " *" if (rate, rounds) == (self.rate, self.rounds) else ""
+            cells.append(
+                (f"{rate:g}{mark}", "" if rounds is None else str(rounds), *map(format_number, figures, digits))
+            )
+        if self.rounds is None:
+            cells = [(line[0], *line[2:]) for line in cells]
         if self.rate == 0.0:
             choice = f"no rate loses at most {self.tolerance:g} of {self.metric}: the plain model stays"
         else:
             choice = f"* the largest rate that loses at most {self.tolerance:g} of {self.metric} on the validation rows"
-        return "\n".join([*align_columns(cells), choice])
+        return "\n".join([*align_columns(cells), choice, *self._describe_rounds()])
+
+    def _describe_rounds(self) -> list[str]:
+        """Return what another number of rounds gained, in a sentence."""
+        every = self.outcomes[0].rounds
+        if self.rate == 0.0 or self.rounds is None or self.rounds == every:
+            return []
+        of_rate = {outcome.rounds: outcome for outcome in self.outcomes if outcome.rate == self.rate}
+        fewer, full = of_rate[self.rounds], of_rate[every]
+        return [
+            f"{self.rounds} rounds instead of {every}: log loss {fewer.log_loss:.4f} instead of {full.log_loss:.4f}, "
+            f"calibration error {fewer.calibration_error:.4f} instead of {full.calibration_error:.4f}, brittle share "
+            f"{fewer.brittle_share:.3f} instead of {full.brittle_share:.3f}"
+        ]
 
     def __repr__(self) -> str:
         return self.to_text()
@@ -292,6 +314,7 @@ def choose_rate(
     y_val: Any,
     *,
     rates: Sequence[float] = RATES,
+    rounds: Sequence[float] = ROUNDS,
     tolerance: float = TOLERANCE,
     metric: str | Scorer = "roc_auc",
     protocol: Protocol | None = None,
@@ -318,6 +341,9 @@ def choose_rate(
         Validation rows, which no model is trained on, and their labels; they are never degraded for the metric.
     rates : sequence of float, default=(0.05, 0.1, 0.2, 0.3, 0.4)
         The grid, declared before looking.
+    rounds : sequence of float, default=(0.4, 1.0)
+        For boosted trees that do not stop early: the shares of the model's number of rounds that each rate is tried
+        with. Hardening and many rounds may together cost more than either.
     tolerance : float, default=0.002
         What the metric may lose against the plain model.
     metric : str or callable, default="roc_auc"
@@ -333,7 +359,7 @@ def choose_rate(
     Returns
     -------
     RateChoice
-        The rate, the model trained with it, and the table of what each rate did.
+        The rate, the number of rounds, the model trained with them, and the table of what each did.
 
     See Also
     --------
@@ -342,13 +368,19 @@ def choose_rate(
     grid = tuple(sorted({float(rate) for rate in rates}))
     if not grid or not 0.0 < grid[0] <= grid[-1] <= 1.0:
         raise ProtocolError(f"rates must be numbers above 0 and up to 1, got {list(rates)}")
+    shares = tuple(sorted({float(share) for share in rounds}))
+    if not shares or not 0.0 < shares[0] <= shares[-1] == 1.0:
+        raise ProtocolError(f"rounds must be shares above 0, with 1 among them, got {list(rounds)}")
     if not tolerance >= 0.0:
         raise ProtocolError(f"tolerance must be a number of at least 0, got {tolerance!r}")
     score = _read_scorer(metric, y)
     outcomes: list[RateOutcome] = []
 
-    def attempt(subject: Any, rate: float, declared: Protocol | None) -> tuple[Any, Protocol]:
-        """Train with one rate and note its outcome; return the model and its protocol."""
+    boosting = find_rounds(check_hardenable(model), len(y))
+    tried = [None] if boosting is None else sorted({max(1, round(share * boosting[1])) for share in shares})
+
+    def attempt(subject: Any, rate: float, many: int | None, declared: Protocol | None) -> tuple[Any, Protocol]:
+        """Train with one rate and number of rounds and note the outcome; return the model and its protocol."""
         started = time.perf_counter()
         trained = harden(
             subject,
@@ -361,30 +393,35 @@ def choose_rate(
             outages=outages,
             modes=modes,
             copy_weight=copy_weight,
+            rounds=None if boosting is None or many == boosting[1] else many,
             sample_weight=sample_weight,
             fit_params=fit_params,
             seed=seed,
         )
         seconds = time.perf_counter() - started
         refitted = refit_protocol(trained, X, protocol) if declared is None else declared
-        assessed = assess_model(trained, X_val, refitted, engine=engine)
+        assessed = assess_model(trained, X_val, refitted, y_val, engine=engine)
+        assert assessed.quality is not None
+        quality = assessed.quality.nll, assessed.quality.ece
         reached = _compute_score(score, trained, X_val, y_val)
         loss = outcomes[0].metric - reached if outcomes else 0.0
-        shares = (assessed.confident_share, assessed.brittle_share, assessed.exposure)
-        outcomes.append(RateOutcome(rate, reached, loss, *shares, seconds))
+        of_confident = (assessed.confident_share, assessed.brittle_share, assessed.exposure)
+        outcomes.append(RateOutcome(rate, many, reached, loss, *quality, *of_confident, seconds))
         return trained, refitted
 
     with progress_bar("hardening", progress) as report:
-        plain, refitted = attempt(model, 0.0, None)
-        best, best_model = 0.0, plain
+        plain, refitted = attempt(model, 0.0, tried[-1], None)
+        best, best_model = outcomes[0], plain
         for rate in grid:
-            if report is not None:
-                report(len(outcomes), 1 + len(grid))
-            trained, _ = attempt(plain, rate, refitted)
-            if outcomes[-1].loss <= tolerance:
-                best, best_model = rate, trained
+            for many in tried:
+                if report is not None:
+                    report(len(outcomes), 1 + len(grid) * len(tried))
+                trained, _ = attempt(plain, rate, many, refitted)
+                last = outcomes[-1]
+                if last.loss <= tolerance and (rate > best.rate or last.log_loss < best.log_loss):
+                    best, best_model = last, trained
     name = metric if isinstance(metric, str) else getattr(metric, "__name__", type(metric).__name__)
-    return RateChoice(best, best_model, name, float(tolerance), tuple(outcomes))
+    return RateChoice(best.rate, best_model, name, float(tolerance), tuple(outcomes), best.rounds)
 
 
 def _read_scorer(metric: str | Scorer, y: Any) -> Scorer:

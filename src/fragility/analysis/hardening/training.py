@@ -171,6 +171,46 @@ def validation_share(estimator: Any, n_rows: int | None) -> float | int | None:
     return share if stops else None
 
 
+# Boosted trees: class -> the names of the number of rounds, and what it is where none is set.
+BOOSTED: dict[str, tuple[tuple[str, ...], int]] = {
+    "lightgbm.LGBMClassifier": (("n_estimators",), 100),
+    "xgboost.XGBClassifier": (("n_estimators",), 100),
+    "catboost.CatBoostClassifier": (("iterations", "n_estimators", "num_boost_round", "num_trees"), 1000),
+    "sklearn.GradientBoostingClassifier": (("n_estimators",), 100),
+    "sklearn.HistGradientBoostingClassifier": (("max_iter",), 100),
+}
+STOPPING = ("early_stopping_rounds", "early_stopping_round", "od_type", "od_wait")
+
+
+def find_rounds(model: Any, n_rows: int) -> tuple[str, int] | None:
+    """Return the name and the number of the boosting rounds of a model's final estimator.
+
+    None where it does not boost, or sets the number itself by stopping early on that many rows.
+    """
+    head = final_estimator(model)
+    names, usual = BOOSTED.get(family_of(head), ((), 0))
+    settings = head.get_params(deep=False)
+    if not names or any(settings.get(name) for name in STOPPING) or settings.get("boosting_type") == "rf":
+        return None
+    if settings.get("booster") == "gblinear" or validation_share(head, n_rows) is not None:
+        return None
+    given = [(name, int(settings[name])) for name in names if settings.get(name) is not None]
+    return given[0] if given else (names[0], usual)
+
+
+def _set_rounds(model: Any, rounds: Any, n_rows: int) -> None:
+    """Set the number of boosting rounds of a clone."""
+    found = find_rounds(model, n_rows)
+    if found is None:
+        raise ModelError(
+            f"rounds sets the number of boosting rounds, which {type_name(final_estimator(model))} has not, or finds "
+            "itself by stopping early; leave it out"
+        )
+    if type(rounds) is not int or rounds < 1:
+        raise ProtocolError(f"rounds must be a whole number of at least 1, got {rounds!r}")
+    final_estimator(model).set_params(**{found[0]: rounds})
+
+
 # --- training -------------------------------------------------------------------------------------------------
 
 PROBE_ROWS = 256  # rows on which an estimator that was never fitted is asked what kind of input it takes
@@ -188,6 +228,7 @@ def harden(
     outages: Any = None,
     modes: Sequence[str] = ("lost",),
     copy_weight: float | None = None,
+    rounds: int | None = None,
     sample_weight: Any = None,
     fit_params: Mapping[str, Any] | None = None,
     seed: int = 0,
@@ -223,6 +264,8 @@ def harden(
     copy_weight : float, optional
         Share of a row's weight that its copies carry together. By default M / (1 + M) for M modes, so that the row and
         each mode count the same: half with one mode, three quarters with three.
+    rounds : int, optional
+        Boosting rounds, for boosted trees; by default as many as the model has. Fewer often go well with hardening.
     sample_weight : array of shape (n,), optional
         Weight of each row.
     fit_params : mapping, optional
@@ -239,7 +282,7 @@ def harden(
     See Also
     --------
     HardenedClassifier : The same as a meta-estimator, whose rate can be searched.
-    choose_rate : The largest rate that costs no more than a tolerance.
+    choose_rate : The largest rate that costs no more than a tolerance, and how many rounds go with it.
 
     Notes
     -----
@@ -260,6 +303,9 @@ def harden(
     """
     plan = Hardening(rate, copies, kind, outages, seed, modes, copy_weight)
     subject = check_hardenable(model)
+    if rounds is not None:
+        subject = _clone(subject)
+        _set_rounds(subject, rounds, len(y))
     training = _TrainingRows.read(X, y, sample_weight, plan.seed)
     rows, n = training.rows, len(training.rows)
     extra = _read_fit_params(subject, fit_params, n)
