@@ -26,11 +26,11 @@ from ordinary_tables import read_ordinary
 import fragility as fg
 from fragility.base.errors import DataError
 
-TRAINED, AUDITED, AUDITED_RAW, AUDITED_SLOWLY = 3000, 2000, 250, 100
+TRAINED, AUDITED, AUDITED_RAW, AUDITED_SLOWLY = 3000, 2000, 120, 60
 CHECKED = 8  # certificates that the pipeline is asked about
-VERIFIED, INTERVALS, MODES, ANY_VALUE = 12, 6, 2000, 1000
+VERIFIED, INTERVALS, MODES, ANY_VALUE = 8, 4, 2000, 1000
 WITH_INTERVALS = {"python", "report", "guard"}
-IN_BLOCKS = 40  # rows with every block
+IN_BLOCKS = 16  # rows with every block
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,8 @@ def find_disagreements(case: Audited, home: Path, part: slice) -> dict[str, str]
     found = {}
     for name, changes in list(list_forgeries(case.folder).items())[part]:
         folder = forge(case.folder, home / str(len(list(home.iterdir()))), **changes)
-        if case.check(folder, limit=20_000).exit_code != 1 and not name.startswith(STATEMENTS):
+        refused = case.check(folder, limit=256).exit_code == 1 or case.check(folder, limit=20_000).exit_code == 1
+        if not refused and not name.startswith(STATEMENTS):
             why = refuse(case, folder)
             if why:
                 found[name] = why
