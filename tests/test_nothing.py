@@ -17,6 +17,7 @@ from xgboost import XGBClassifier
 
 import fragility as fg
 from fragility.engines.choice import choose_oracle
+from fragility.engines.engine import Values
 from fragility.engines.oracle import ModelOracle
 from fragility.evidence import States
 from fragility.protocol import bind
@@ -127,8 +128,9 @@ def test_nothing_is_asked_of_no_model(kind, bank):
     for oracle in oracles:
         assert oracle.predict(x[:0]).shape == oracle.predict_copies(x[:0], x[:0, None]).shape == (0, 2)
         assert oracle.answer_states(x, States(no_units, np.empty((0, rows.n_groups), dtype=bool))).shape == (0, 2)
-        assert oracle.answer_values(x, rows.baseline, rows.column_group, no_units).shape == (0, 5, 2)
-        assert oracle.answer_values(x[:0], rows.baseline, rows.column_group, np.arange(2)).shape == (2, 0, 2)
+        nothing, some = (Values(rows.baseline, rows.column_group, units) for units in (no_units, np.arange(2)))
+        assert [p.shape for p in oracle.answer_values(x, [nothing, nothing])] == 2 * [(0, 5, 2)]
+        assert [p.shape for p in oracle.answer_values(x[:0], [some])] == [(2, 0, 2)]
     assert fg.Model.wrap(model).probabilities(X[:0]).shape == (0, 2)
     assert not asked
 

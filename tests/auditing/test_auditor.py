@@ -29,6 +29,7 @@ from fragility.auditing import auditor as auditor_module
 from fragility.audits import Certificates
 from fragility.base.errors import DataError, ModelError, ProtocolError
 from fragility.engines import choice
+from fragility.engines.engine import Values
 from fragility.engines.oracle import ModelOracle
 from fragility.evidence.modes import NO_MODES
 from fragility.models import Model
@@ -381,12 +382,13 @@ def test_bound_rows_and_answers_are_those_of_the_slow_way(family: str, space: st
     groups = np.arange(len(protocol.groups))
     for pair in ((ModelOracle(bound), ModelOracle(slow)), (one, other)):
         p, q = (
-            oracle.answer_values(cells, cells[::-1].copy(), oracle.rows.column_group, groups)
+            next(oracle.answer_values(cells, [Values(cells[::-1].copy(), oracle.rows.column_group, groups)]))
             for oracle, cells in zip(pair, (bound.dense(), slow.dense()), strict=True)
         )
         np.testing.assert_allclose(p, q, atol=1e-9)
     single = auditor.bind(rows[:1])
-    p = auditor.choose_oracle(single).answer_values(single.dense(), bound.dense()[1], single.column_group, groups)
+    taken = Values(bound.dense()[1], single.column_group, groups)
+    p = next(auditor.choose_oracle(single).answer_values(single.dense(), [taken]))
     cells = np.where(single.column_group == groups[:, None], bound.dense()[1], single.dense())
     own = bound.predict(cells) if space == "transformed" else None
     if own is not None:

@@ -19,6 +19,7 @@ from sklearn.preprocessing import OneHotEncoder
 import fragility as fg
 from fragility.base.errors import EngineError
 from fragility.engines.choice import choose_oracle, find_engine
+from fragility.engines.engine import Values
 from fragility.engines.oracle import ModelOracle
 from fragility.engines.trees import engine
 from fragility.engines.trees.readers.interpret import write_number
@@ -146,7 +147,7 @@ def test_answers_to_any_states_and_values_are_the_models(name, seed):
             np.testing.assert_allclose(told, own, rtol=0, atol=1e-15)
     unit, asked = draws.integers(-1, 3, rows.width), np.arange(3)
     for y in (x[::-1], x[0]):
-        told, own = (by.answer_values(x, y, unit, asked) for by in (oracle, model))
+        told, own = (next(by.answer_values(x, [Values(y, unit, asked)])) for by in (oracle, model))
         np.testing.assert_allclose(told, own, rtol=0, atol=1e-15)
     np.testing.assert_allclose(oracle.predict(x), rows.predict(x), rtol=0, atol=1e-15)
 

@@ -10,6 +10,7 @@ from pipelines import fitted, split
 from tree_models import MODELS
 
 import fragility as fg
+from fragility.engines.engine import Values
 from fragility.engines.kernels.walks import walk_alike as scoring_kernel
 from fragility.engines.trees import scoring
 from fragility.engines.trees.engine import TreeEngine
@@ -48,7 +49,11 @@ def test_answers_do_not_depend_on_how_many_are_asked_for(bound):
     moved = rng.random((len(x), rows.n_groups)) < 0.5
     severity = rng.choice([0.3, 0.5, 1.0], len(x))
     engine = TreeEngine(rows)
-    predict, answer, of_values = engine.predict, engine.answer_states, engine.answer_values
+    predict, answer = engine.predict, engine.answer_states
+
+    def of_values(*asked):
+        return next(iter(engine.answer_values(asked[0], [Values(*asked[1:])])))
+
     groups = np.arange(rows.n_groups)
     whole = predict(x)
     states = [answer(x, States(np.arange(len(x)), moved, s)) for s in (None, severity)]

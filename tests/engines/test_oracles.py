@@ -29,6 +29,7 @@ from tree_models import LGB, MODELS, lightgbm, xgboost
 
 import fragility as fg
 from fragility.engines.choice import choose_oracle
+from fragility.engines.engine import Values
 from fragility.engines.oracle import CheckedOracle, ModelOracle, Oracle
 from fragility.evidence import Spared, States
 from fragility.protocol import bind
@@ -153,7 +154,7 @@ def ask_values(by_column: bool, shared: bool) -> Callable[[Oracle, Answering], n
         rows = case.model.rows
         unit = np.arange(rows.width) if by_column else rows.column_group
         y = case.x[11] if shared else np.roll(case.x, 1, axis=0)
-        return oracle.answer_values(case.x, y, unit, np.unique(unit)[:4])
+        return next(oracle.answer_values(case.x, [Values(y, unit, np.unique(unit)[:4])]))
 
     return ask
 

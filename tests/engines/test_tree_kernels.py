@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("numba")
 
+from fragility.engines.engine import Values
 from fragility.engines.kernels.compiling import run_on_all_threads
 from fragility.engines.kernels.decisions import baseline_ways
 from fragility.engines.kernels.preparing import build_networks, preorder
@@ -20,12 +21,14 @@ from fragility.engines.trees.forest import Convention, TreeNodes, assemble
 from fragility.engines.trees.scoring import (
     PlaceStates,
     Plan,
+    make_plain_plan,
     make_row_scorer,
     mark_tree_groups,
     pack_nodes,
     score_by_planes,
     score_by_walks,
 )
+from fragility.engines.trees.values import value_by_planes, value_by_walks
 from fragility.evidence import blend
 
 VALUES = np.array([-2.0, -1.0, -1e-36, 0.0, 0.1, 0.5, 1.0, 1.5, 2.0, 3.0, 33.0, np.nan])
@@ -206,6 +209,38 @@ def test_rows_that_are_alike_equal_rows_that_walk_alone(problem, seed, changed):
         run_on_all_threads(len(X), 64, lambda span: walk_alike(forest, plan, pack_nodes(forest, plan), X, span, got))  # noqa: B023
         handed = rounded(X, problem["rounding"])
         np.testing.assert_array_equal(got.T, naive_scores(problem["nodes"], problem["sets"], forest.base, handed))
+
+
+def changed_rows(problem: dict[str, Any], X: np.ndarray, values: Values, zero_missing: bool) -> np.ndarray:
+    """Return (k, outputs, n) of rows with the cells of one unit after the other."""
+    out = []
+    for unit in values.asked:
+        cells = np.where(values.unit == unit, values.cells, X)
+        handed = rounded(np.where(zero_missing & (cells == 0.0), np.nan, cells), problem["rounding"])
+        out.append(naive_scores(problem["nodes"], problem["sets"], problem["forest"].base, handed).T)
+    return np.array(out)
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems(), st.integers(0, 2**32 - 1), st.sampled_from([True, False]), st.sampled_from([1, 3, 70]))
+def test_values_of_units_are_those_of_rows_that_have_changed(problem, seed, zero_missing, rounds):
+    """70 rounds have more values than one walk holds; units of some rounds overlap those of others."""
+    rng, forest, X = np.random.default_rng(seed), problem["forest"], problem["X"][:7]
+    d = X.shape[1]
+    plain = make_plain_plan(forest, problem["rounding"], sparse=False)._replace(zero_missing=zero_missing)
+    partitions = [problem["group"], np.arange(d), np.where(rng.random(d) < 0.5, 0, -1)]
+    for shape in ((d,), (len(X), d)):
+        asked = []
+        for _ in range(rounds):
+            unit = partitions[rng.choice(3, p=[0.8, 0.1, 0.1])]
+            units = np.unique(unit[unit >= 0])
+            chosen = rng.permutation(units)[: rng.integers(1, len(units) + 1)] if len(units) else np.array([0])
+            asked.append(Values(rng.choice(VALUES, shape), unit, chosen))
+        given = [values for values in asked if (values.unit >= 0).any()]
+        for score in (value_by_planes, value_by_walks):
+            for values, got in zip(given, score(forest, plain)(X, given), strict=True):
+                want = changed_rows(problem, X, values, zero_missing)
+                np.testing.assert_array_equal(got, want, err_msg=score.__name__)
 
 
 # --- what the kernels rely on ---------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ import fragility as fg
 from fragility.base.errors import EngineError
 from fragility.engines.blackbox import trace_blackbox
 from fragility.engines.choice import choose_oracle, find_engine, never_reads
+from fragility.engines.engine import Values
 from fragility.engines.lattice.whole import find_lattice, never_searches
 from fragility.engines.oracle import ModelOracle
 from fragility.engines.wrapped.combining import CELLS, Combination
@@ -111,7 +112,7 @@ def check(rows: EvidenceRows, protocol: Protocol) -> None:
     np.testing.assert_allclose(oracle.predict(x), rows.predict(x), rtol=0, atol=1e-12)
     units = np.arange(rows.n_groups)
     for y in (x[::-1], x[0]):
-        told, own = (by.answer_values(x, y, rows.column_group, units) for by in (oracle, model))
+        told, own = (next(by.answer_values(x, [Values(y, rows.column_group, units)])) for by in (oracle, model))
         np.testing.assert_allclose(told, own, rtol=0, atol=1e-12)
 
 

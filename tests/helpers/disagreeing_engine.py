@@ -36,8 +36,8 @@ class DisagreeingEngine(Engine):
     def answer_states(self, x, states):
         return None
 
-    def answer_values(self, x, y, unit, asked):
-        return ModelOracle(self.form).answer_values(x, y, unit, asked)
+    def answer_values(self, x, asked):
+        return ModelOracle(self.form).answer_values(x, asked)
 
 
 def trace(rows, protocol):

@@ -12,7 +12,7 @@ from fragility.base.libraries import warn_once
 from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.blackbox import trace_blackbox
 from fragility.engines.checking import compare_traces
-from fragility.engines.engine import Engine
+from fragility.engines.engine import Engine, Values
 from fragility.engines.linear import LinearEngine
 from fragility.engines.neural import NeuralEngine
 from fragility.engines.oracle import CheckedOracle, EngineOracle, ModelOracle, Oracle
@@ -155,6 +155,6 @@ def _find_largest_gap(oracle: EngineOracle, places: Integers) -> float:
         gaps += [float(np.abs(p - own).max()) for p in (oracle.predict(cells), oracle.answer_states(x, states))]
     groups = np.arange(rows.n_groups)
     for y in (x[::-1], x[0]):  # each group takes the values of another row
-        p, own = (ask.answer_values(x, y, rows.column_group, groups) for ask in (oracle, model))
+        p, own = (next(ask.answer_values(x, [Values(y, rows.column_group, groups)])) for ask in (oracle, model))
         gaps.append(float(np.abs(p - own).max()))
     return max(gaps)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -35,6 +36,14 @@ class Run:
     def show(self, task: str) -> AbstractContextManager[Report | None]:
         """Return the context of a task, which yields the function that its progress is reported to, or None."""
         return progress_bar(task, self.progress)
+
+
+class Values(NamedTuple):
+    """Cells that some units of rows take, each unit by itself."""
+
+    cells: Floats  # (m, d), or (d,) if they are the same for every row
+    unit: Integers  # (d,) the unit of each column, -1 for none
+    asked: Integers  # (k,) the units
 
 
 class Engine(ABC):
@@ -95,10 +104,10 @@ class Engine(ABC):
         """Return (q, C) probabilities of states of rows x (m, d), whose cells are not built; None if it cannot."""
         return None
 
-    def answer_values(self, x: Floats, y: Floats, unit: Integers, asked: Integers) -> Floats | None:
-        """Return (k, m, C) probabilities of rows x (m, d) in which one unit has taken the cells of y, (m, d) or (d,).
+    def answer_values(self, x: Floats, asked: Sequence[Values]) -> Iterable[Floats] | None:
+        """Return the (k, m, C) probabilities of rows x (m, d) in which one unit has taken other cells.
 
-        unit: (d,) the unit of each column. asked: (k,) the units, each of which is changed alone. None if it cannot.
+        None if it cannot.
         """
         return None
 

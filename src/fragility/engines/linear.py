@@ -14,6 +14,7 @@ Letters: m rows, d columns, G groups, C classes, O outputs (1 for two classes, e
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -24,7 +25,7 @@ import scipy.sparse as sp
 from fragility.base.arrays import MEBIBYTE, Booleans, Floats, Integers, rows_within
 from fragility.base.errors import Advice, EngineError
 from fragility.base.libraries import family_of
-from fragility.engines.engine import Engine
+from fragility.engines.engine import Engine, Values
 from fragility.engines.linear_traces import Link, choose_filling
 from fragility.engines.trace import Progress, Trace, Tracer, TraceStates
 from fragility.evidence import EvidenceRows, States
@@ -323,8 +324,8 @@ class LinearEngine(Engine):
         raw = score_states(self.scores, x, states)
         return self._probabilities(raw) if np.isfinite(raw).all() else None  # such rows are the model's to refuse
 
-    def answer_values(self, x: Floats, y: Floats, unit: Integers, asked: Integers) -> Floats:
-        return self._probabilities(score_values(self.scores, x, y, unit, asked))
+    def answer_values(self, x: Floats, asked: Sequence[Values]) -> Iterator[Floats]:
+        return (self._probabilities(score_values(self.scores, x, *one)) for one in asked)
 
     def _probabilities(self, raw: Floats) -> Floats:
         """Return the probabilities (..., C) of raw scores (..., O)."""

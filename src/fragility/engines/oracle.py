@@ -16,7 +16,7 @@ the part it came in.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
@@ -36,7 +36,7 @@ from fragility.engines.checking import (
     find_contradicted_claims,
     find_contradicted_margins,
 )
-from fragility.engines.engine import Engine
+from fragility.engines.engine import Engine, Values
 from fragility.engines.trace import CONTRADICTED, UNPROMISED, Progress, Trace, TraceStates
 from fragility.evidence import EvidenceRows, Spared, States
 from fragility.protocol import Protocol
@@ -84,15 +84,13 @@ class Oracle(ABC):
         return self._answer_states(x, states, byte_budget) if len(states) else np.empty((0, self.rows.n_classes))
 
     def answer_values(
-        self, x: Floats, y: Floats, unit: Integers, asked: Integers, byte_budget: int = DEFAULT_BYTE_BUDGET
-    ) -> Floats:
-        """Return (k, m, C) probabilities of rows x (m, d) in which one unit has taken the cells of y, (m, d) or (d,).
-
-        unit: (d,) the unit of each column. asked: (k,) the units, each of which is changed alone.
-        """
-        if not len(asked) or not len(x):
-            return np.empty((len(asked), len(x), self.rows.n_classes))
-        return self._answer_values(x, y, unit, asked, byte_budget)
+        self, x: Floats, asked: Sequence[Values], byte_budget: int = DEFAULT_BYTE_BUDGET
+    ) -> Iterator[Floats]:
+        """Yield the (k, m, C) probabilities of rows x (m, d) in which one unit has taken other cells."""
+        answers = iter(self._answer_values(x, [one for one in asked if len(one.asked)] if len(x) else [], byte_budget))
+        for one in asked:
+            nothing = not len(one.asked) or not len(x)
+            yield np.empty((len(one.asked), len(x), self.rows.n_classes)) if nothing else next(answers)
 
     def trace(
         self, protocol: Protocol, byte_budget: int = DEFAULT_BYTE_BUDGET, progress: Progress | None = None
@@ -123,15 +121,16 @@ class Oracle(ABC):
         parts = (states.between(start, start + step) for start in range(0, len(states), step))
         return np.concatenate([self.predict(rows.stressed(x, part)) for part in parts])
 
-    def _answer_values(self, x: Floats, y: Floats, unit: Integers, asked: Integers, byte_budget: int) -> Floats:
+    def _answer_values(self, x: Floats, asked: Sequence[Values], byte_budget: int) -> Iterable[Floats]:
         width, n_classes = self.rows.width, self.rows.n_classes
-        p, y = np.empty((len(asked), len(x), n_classes)), np.broadcast_to(y, x.shape)
-        step = rows_within(byte_budget, width * len(asked), copies=4)
-        for start in range(0, len(x), step):
-            part = slice(start, start + step)
-            copies = np.where(unit == asked[:, None, None], y[part], x[part])
-            p[:, part] = self.predict(copies.reshape(-1, width)).reshape(len(asked), -1, n_classes)
-        return p
+        for cells, unit, units in asked:
+            p, y = np.empty((len(units), len(x), n_classes)), np.broadcast_to(cells, x.shape)
+            step = rows_within(byte_budget, width * len(units), copies=4)
+            for start in range(0, len(x), step):
+                part = slice(start, start + step)
+                copies = np.where(unit == units[:, None, None], y[part], x[part])
+                p[:, part] = self.predict(copies.reshape(-1, width)).reshape(len(units), -1, n_classes)
+            yield p
 
 
 class ModelOracle(Oracle):
@@ -164,9 +163,9 @@ class EngineOracle(Oracle):
         answered = self.engine.answer_states(x, states)
         return super()._answer_states(x, states, byte_budget) if answered is None else answered
 
-    def _answer_values(self, x: Floats, y: Floats, unit: Integers, asked: Integers, byte_budget: int) -> Floats:
-        answered = self.engine.answer_values(x, y, unit, asked)
-        return super()._answer_values(x, y, unit, asked, byte_budget) if answered is None else answered
+    def _answer_values(self, x: Floats, asked: Sequence[Values], byte_budget: int) -> Iterable[Floats]:
+        answered = self.engine.answer_values(x, asked)
+        return super()._answer_values(x, asked, byte_budget) if answered is None else answered
 
     def _trace(self, protocol: Protocol, byte_budget: int, progress: Progress | None) -> Trace:
         return self.engine.trace(self.rows, protocol, progress)
@@ -264,13 +263,14 @@ class CheckedOracle(Oracle):
         answered = self.engine.answer_states(x, states)
         return super()._answer_states(x, states, byte_budget) if answered is None else answered
 
-    def _answer_values(self, x: Floats, y: Floats, unit: Integers, asked: Integers, byte_budget: int) -> Floats:
-        p = self.unchecked.answer_values(x, y, unit, asked, byte_budget)
-        own = np.flatnonzero(self.asks_model(x) | self.asks_model(np.atleast_2d(y)))
-        if len(own):
-            taken = y if y.ndim == 1 else y[own]
-            p[:, own] = self.model.answer_values(x[own], taken, unit, asked, byte_budget)
-        return p
+    def _answer_values(self, x: Floats, asked: Sequence[Values], byte_budget: int) -> Iterable[Floats]:
+        doubted = self.asks_model(x)
+        for one, p in zip(asked, self.unchecked.answer_values(x, asked, byte_budget), strict=True):
+            own = np.flatnonzero(doubted | self.asks_model(np.atleast_2d(one.cells)))
+            if len(own):
+                theirs = one if one.cells.ndim == 1 else one._replace(cells=one.cells[own])
+                p[:, own] = next(self.model.answer_values(x[own], [theirs], byte_budget))
+            yield p
 
     def _mix(self, own: Booleans, ask: Callable[[Oracle, Booleans], Floats]) -> Floats:
         """Return answers (q, C): the model's own where they are marked, elsewhere the engine's."""

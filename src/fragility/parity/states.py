@@ -464,7 +464,7 @@ class StateList:
                     change = StateChange("outage", " + ".join(names), "baseline")
                     yield self._stress_rows(change, part, x, removed)
                 continue
-            for r, (cells, unit, asked, _) in enumerate(plan.rounds(part, x)):
+            for r, ((cells, unit, asked), _) in enumerate(plan.rounds(part, x)):
                 for u in asked:
                     # a unit of noise is a column and a direction, which the value tells
                     name = noisy[u // len(NOISE_DIRECTIONS)] if plan.mode == "noisy" else plan.units[u]

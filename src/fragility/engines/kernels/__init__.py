@@ -12,6 +12,9 @@ about such a group.
 State sets (``walks``, for deep trees). One walk per row and tree carries a 64-bit set of states; it splits only at
 nodes where x and the baseline part.
 
+Values (``values``, for deep trees). One walk per row and tree answers every value that each unit may take: values leave
+the way of x where they part from it.
+
 Look-ups (``terms``, for explainable boosting machines, whose trees are tables). A state picks a stretch of each column,
 and each table gives one entry.
 

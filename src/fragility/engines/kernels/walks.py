@@ -38,12 +38,12 @@ MOST_STATES = 64
 
 
 @inlined
-def _column(word: int, column_bits: int) -> Any:
+def column_of(word: int, column_bits: int) -> Any:
     return np.uint64((word >> COLUMN_SHIFT) & ((1 << column_bits) - 1))
 
 
 @inlined
-def _steps_to_right(word: int, column_bits: int) -> Any:
+def steps_to_right(word: int, column_bits: int) -> Any:
     """Return how many places after its parent the right child stands; the left child is the next node."""
     return np.uint64(word >> (COLUMN_SHIFT + column_bits))
 
@@ -194,11 +194,11 @@ def _walk_tree(forest: Any, plan: Any, packed: Any, at: Any, rows: Any, levels: 
             place, states = waiting_place[depth], waiting_states[depth]
             word = np.int64(nodes[place].word)
             while word >= 0:
-                v, threshold = compared[row, _column(word, column_bits)], nodes[place].threshold
+                v, threshold = compared[row, column_of(word, column_bits)], nodes[place].threshold
                 way = v > threshold
                 if way:
                     if _together_right(word | several):
-                        place += _steps_to_right(word, column_bits)
+                        place += steps_to_right(word, column_bits)
                         word = np.int64(nodes[place].word)
                         continue
                 elif v != v and (word & NAN_RIGHT) != 0:
@@ -207,7 +207,7 @@ def _walk_tree(forest: Any, plan: Any, packed: Any, at: Any, rows: Any, levels: 
                     place += ONE
                     word = np.int64(nodes[place].word)
                     continue
-                column = _column(word, column_bits)
+                column = column_of(word, column_bits)
                 group = place_of[row, column]
                 cell = (x[row, column], baseline[column], stepwise[column] != 0)
                 if _is_numeric(word | several):
@@ -223,10 +223,10 @@ def _walk_tree(forest: Any, plan: Any, packed: Any, at: Any, rows: Any, levels: 
                     node, compare = (np.float64(threshold), word), (rounding[column], zero_missing)
                     right = _ask_each_level(states, node, cell, group, levels, compare, sets)
                 if right == states:
-                    place += _steps_to_right(word, column_bits)
+                    place += steps_to_right(word, column_bits)
                 else:
                     if right:
-                        waiting_place[depth] = place + _steps_to_right(word, column_bits)
+                        waiting_place[depth] = place + steps_to_right(word, column_bits)
                         waiting_states[depth] = right
                         depth += 1
                     states &= ~right
@@ -388,7 +388,7 @@ def _visit_tree(
             place, states = waiting_place[depth], waiting_states[depth]
             word = np.int64(nodes[place].word)
             while word >= 0:
-                column = _column(word, column_bits)
+                column = column_of(word, column_bits)
                 threshold = nodes[place].threshold
                 v = here[visit, column]
                 if _is_numeric(word):
@@ -405,12 +405,12 @@ def _visit_tree(
                     leaving = states & moved[visit, unit[column]]
                     right ^= leaving
                     if leaving and leaving != states:
-                        waiting_place[depth] = place + _steps_to_right(word, column_bits)
+                        waiting_place[depth] = place + steps_to_right(word, column_bits)
                         waiting_states[depth] = right
                         depth += 1
                         states ^= right
                         right = NONE
-                place += _steps_to_right(word, column_bits) if right else ONE
+                place += steps_to_right(word, column_bits) if right else ONE
                 word = np.int64(nodes[place].word)
             first = (visit * n_outputs + output) * LINES
             lines = (visits[visit + 1] - visits[visit] + LANES - 1) // LANES
@@ -473,7 +473,7 @@ def _walk_tree_alike(forest: Any, packed: Any, at: Any, rows: Any, waiting: Any,
         place, walking = waiting_place[depth], waiting_rows[depth]
         word = np.int64(nodes[place].word)
         while word >= 0:
-            column, threshold = _column(word, column_bits), nodes[place].threshold
+            column, threshold = column_of(word, column_bits), nodes[place].threshold
             asked = walking & differs[column]
             right = NONE
             if walking != asked and _row_right(compared[0, column], threshold, word, set_start, set_words):
@@ -484,12 +484,12 @@ def _walk_tree_alike(forest: Any, packed: Any, at: Any, rows: Any, waiting: Any,
                     right |= ONE << row
                 asked &= asked - ONE
             if right and right != walking:
-                waiting_place[depth] = place + _steps_to_right(word, column_bits)
+                waiting_place[depth] = place + steps_to_right(word, column_bits)
                 waiting_rows[depth] = right
                 depth += 1
                 walking &= ~right
                 right = NONE
-            place += _steps_to_right(word, column_bits) if right else ONE
+            place += steps_to_right(word, column_bits) if right else ONE
             word = np.int64(nodes[place].word)
         for part in range(leaf_value.shape[1]):
             for line in range(lines):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from fragility.base.arrays import MEBIBYTE, Booleans, Floats, Integers, rows_within
+from fragility.base.arrays import MEBIBYTE, Booleans, Floats, rows_within
 from fragility.base.errors import EngineError
-from fragility.engines.engine import Engine
+from fragility.engines.engine import Engine, Values
 from fragility.engines.trace import Progress, Trace, Tracer
 from fragility.engines.trees.forest import AVERAGE
 from fragility.engines.trees.readers import READERS, read_ensemble
@@ -186,10 +186,10 @@ class TreeEngine(Engine):
         sums = self.sum_states(x, states)
         return None if sums is None else self._probabilities(sums)
 
-    def answer_values(self, x: Floats, y: Floats, unit: Integers, asked: Integers) -> Floats:
-        for cells in (x, np.atleast_2d(y)):
+    def answer_values(self, x: Floats, asked: Sequence[Values]) -> Iterator[Floats]:
+        for cells in (x, *(np.atleast_2d(one.cells) for one in asked)):
             try_unusual_cells(cells, self.form, self._accepted)
-        return self._probabilities(self.sum_values(x, y, unit, asked))
+        return map(self._probabilities, self.sum_values(x, asked))
 
     def _probabilities(self, sums: Sums) -> Floats:
         from fragility.engines.trees.scoring import compute_probabilities
@@ -226,7 +226,7 @@ class TreeEngine(Engine):
         return make_state_scorer(self.ensemble.forest, self.recoding, self.form)
 
     @cached_property
-    def sum_values(self) -> Callable[[Floats, Floats, Integers, Integers], Sums]:
+    def sum_values(self) -> Callable[[Floats, Sequence[Values]], Iterator[Sums]]:
         """The raw sums (k, outputs, m) of rows in which one unit has taken other values, as ``answer_values``."""
         from fragility.engines.trees.values import make_value_scorer
 

@@ -7,6 +7,7 @@ state is asked of the wrapper, and no member but those that cannot be read is as
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator, Sequence
 from functools import reduce
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ import numpy as np
 
 from fragility.base.arrays import Booleans, Floats, Integers
 from fragility.base.errors import EngineError
-from fragility.engines.engine import Engine
+from fragility.engines.engine import Engine, Values
 from fragility.engines.trace import Tracer
 from fragility.engines.trees.engine import trace_in_chunks, try_unusual_cells
 from fragility.engines.trees.forest import AVERAGE
@@ -141,8 +142,10 @@ class WrappedEngine(Engine):
             given[member] = answered
         return self.combine(given)
 
-    def answer_values(self, x: Floats, y: Floats, unit: Integers, asked: Integers) -> Floats:
-        for cells in (x, np.atleast_2d(y)):
+    def answer_values(self, x: Floats, asked: Sequence[Values]) -> Iterator[Floats]:
+        for cells in (x, *(np.atleast_2d(one.cells) for one in asked)):
             try_unusual_cells(cells, self.form, self._accepted)
-        given = {member: answers.answer_values(x, y, unit, asked) for member, answers in self.members.items()}
-        return self.combine(given).reshape(len(asked), len(x), self.form.n_classes)
+        given = [answers.answer_values(x, asked) for answers in self.members.values()]
+        for one, *responses in zip(asked, *given, strict=True):
+            p = self.combine(dict(zip(self.members, responses, strict=True)))
+            yield p.reshape(len(one.asked), len(x), self.form.n_classes)

@@ -10,7 +10,7 @@ N answers are in a row: state by state of all rows (``at_places``), or as the st
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeAlias
 
@@ -22,6 +22,7 @@ from sklearn.utils.extmath import softmax
 from fragility.base.arrays import MEBIBYTE, Booleans, Floats, Integers, rows_within
 from fragility.base.errors import EngineError, ModelError
 from fragility.base.libraries import family_of, library_of
+from fragility.engines.engine import Values
 from fragility.engines.kernels.links import fill_sigmoid, fill_softmax
 from fragility.engines.linear import (
     GroupScores,
@@ -129,8 +130,8 @@ class MemberAnswers(Protocol):
     def answer_states(self, x: Floats, states: States) -> Response | None:
         """Return the answers (q, ...) to q states; None if they are no states that it can answer."""
 
-    def answer_values(self, x: Floats, y: Floats, unit: Integers, asked: Integers) -> Response:
-        """Return the answers (k m, ...) to what ``Engine.answer_values`` asks."""
+    def answer_values(self, x: Floats, asked: Sequence[Values]) -> Iterator[Response]:
+        """Return the answers (k m, ...) to each of what ``Engine.answer_values`` asks."""
 
     def answer_rows(self, x: Floats) -> Response:
         """Return the answers (m, ...) to rows as they are."""
@@ -170,8 +171,8 @@ class TreeMember:
         sums = self.engine.sum_states(x, states)
         return None if sums is None else self.respond(sums)
 
-    def answer_values(self, x: Floats, y: Floats, unit: Integers, asked: Integers) -> Response:
-        return self.respond(self.engine.sum_values(x, y, unit, asked))
+    def answer_values(self, x: Floats, asked: Sequence[Values]) -> Iterator[Response]:
+        return map(self.respond, self.engine.sum_values(x, asked))
 
     def answer_rows(self, x: Floats) -> Response:
         return self.respond(self.engine.sum_rows(x))
@@ -260,8 +261,8 @@ class LinearMember:
     def answer_states(self, x: Floats, states: States) -> Response | None:
         return self.respond(score_states(self.sums, x, states))
 
-    def answer_values(self, x: Floats, y: Floats, unit: Integers, asked: Integers) -> Response:
-        return self.respond(score_values(self.sums, x, y, unit, asked).reshape(-1, self.sums.n_outputs))
+    def answer_values(self, x: Floats, asked: Sequence[Values]) -> Iterator[Response]:
+        return (self.respond(score_values(self.sums, x, *one).reshape(-1, self.sums.n_outputs)) for one in asked)
 
     def answer_rows(self, x: Floats) -> Response:
         return self.respond(x @ self.sums.coefficients.T + self.sums.intercept)
@@ -273,6 +274,11 @@ def _without_weights(estimator: Any, n_outputs: int) -> Any:
     plain.coef_, plain.intercept_, plain.n_features_in_ = np.eye(n_outputs), np.zeros(n_outputs), n_outputs
     vars(plain).pop("feature_names_in_", None)
     return plain
+
+
+def answer_changed(member: MemberAnswers, x: Floats, values: Values) -> Response:
+    """Return the answers (k m, ...) of rows that have changed."""
+    return np.concatenate([member.answer_rows(np.where(values.unit == own, values.cells, x)) for own in values.asked])
 
 
 class AskedMember:
@@ -321,8 +327,8 @@ class AskedMember:
     def answer_states(self, x: Floats, states: States) -> Response | None:
         return self._ask_many(len(states), lambda part: self.rows.stressed(x, states.some(part)))
 
-    def answer_values(self, x: Floats, y: Floats, unit: Integers, asked: Integers) -> Response:
-        return np.concatenate([self.answer_rows(np.where(unit == one, y, x)) for one in asked])
+    def answer_values(self, x: Floats, asked: Sequence[Values]) -> Iterator[Response]:
+        return (answer_changed(self, x, one) for one in asked)
 
     def doubts(self, x: Floats) -> Booleans:
         return np.zeros(len(x), dtype=bool)
@@ -348,9 +354,8 @@ class ColumnsMember:
             states = States(states.owner, states.moved[:, self.columns], severity, by_column=True)
         return self.answers.answer_states(x[:, self.columns], states)
 
-    def answer_values(self, x: Floats, y: Floats, unit: Integers, asked: Integers) -> Response:
-        # a unit may have no column here
-        return np.concatenate([self.answer_rows(np.where(unit == one, y, x)) for one in asked])
+    def answer_values(self, x: Floats, asked: Sequence[Values]) -> Iterator[Response]:
+        return (answer_changed(self, x, one) for one in asked)  # a unit may have no column here
 
     def answer_rows(self, x: Floats) -> Response:
         return self.answers.answer_rows(x[:, self.columns])

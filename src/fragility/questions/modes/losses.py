@@ -14,7 +14,7 @@ one direction takes the other gives. Noise takes one direction at a time, so w =
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -27,6 +27,7 @@ from fragility.base.errors import Advice, DataError, ProtocolError
 from fragility.base.progress import Report, progress_bar
 from fragility.base.text import BriefRepr
 from fragility.engines.choice import choose_oracle
+from fragility.engines.engine import Values
 from fragility.engines.oracle import Oracle
 from fragility.evidence import EvidenceRows, Spared, States
 from fragility.evidence.agreement import original_class
@@ -44,6 +45,7 @@ from fragility.protocol import Protocol, bind
 from fragility.scores import independent_loss
 
 WHOLE_RECORD = "the whole record"
+MOST_ROWS = 4096  # at a time: the answers to all values are held for so many
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -213,9 +215,7 @@ def bind_earlier(
 class Round(NamedTuple):
     """One value of each of some units: what they turn into, and how often."""
 
-    cells: Floats  # (m, d), or (d,) if it is the same for every row
-    unit: Integers  # (d,) the unit of each column, -1 for none
-    asked: Integers  # (k,) units that have such a value
+    values: Values  # of k units
     weight: Floats  # (k,)
 
 
@@ -315,25 +315,33 @@ class Plan:
             )
         return self.rows.encode, self.rows.source.frame
 
+    @property
+    def cells_per_row(self) -> int:
+        """Numbers that are held for a row at a time: the cells that it turns into, and the answers."""
+        sentinels = (len(one.values) for one in self.protocol.modes.sentinels)
+        made = {"noisy": len(NOISE_STEPS), "stale": 1, "sentinel": max(sentinels, default=0)}.get(self.mode, 0)
+        return made * self.rows.width + 2 * self.rows.n_classes * count_values(self.protocol, self.mode)
+
     def rounds(self, part: slice, x: Floats) -> Iterator[Round]:
         """Yield the values of the units of rows x (m, d), which are those of ``part``."""
         every = np.arange(len(self.units))
         one = np.ones(len(self.units))
         if self.mode == "lost":
-            yield Round(self.rows.baseline, self.unit, every, one)
+            yield Round(Values(self.rows.baseline, self.unit, every), one)
         elif self.mode == "stale":
             assert self.earlier is not None
-            yield Round(self.earlier[part], self.unit, every, one)
+            yield Round(Values(self.earlier[part], self.unit, every), one)
         elif self.mode == "wrong":
             for r, shares in enumerate(self.shares):
                 asked = np.flatnonzero(shares > 0.0)
-                yield Round(self.cells[r], self.unit, asked, shares[asked])
+                yield Round(Values(self.cells[r], self.unit, asked), shares[asked])
         elif self.mode == "noisy":
             for place, steps in enumerate(NOISE_DIRECTIONS.values()):
                 own = every[place :: len(NOISE_DIRECTIONS)]
                 for times in steps:
                     moved = np.where(self.whole, np.rint(x + times * self.step), x + times * self.step)
-                    yield Round(moved, np.where(self.unit < 0, -1, self.unit + place), own, np.ones(len(own)))
+                    unit = np.where(self.unit < 0, -1, self.unit + place)
+                    yield Round(Values(moved, unit, own), np.ones(len(own)))
         elif self.mode == "sentinel":
             yield from self._sentinel_rounds(part)
 
@@ -352,7 +360,7 @@ class Plan:
                 unit = np.full(self.rows.width, -1)
                 for u in asked:
                     unit[self.made_from[u]] = u
-                yield Round(encode(table.assign(**changed)), unit, np.array(asked), weight)
+                yield Round(Values(encode(table.assign(**changed)), unit, np.array(asked)), weight)
 
 
 def _replace_by(sentinel: Sentinel, r: int, column: pd.Series, protocol: Protocol) -> pd.Series:
@@ -391,7 +399,8 @@ def losses_of_rows(
     plans = [Plan(mode, rows, protocol, earlier, catalogue) for mode in modes]
     found = {plan.mode: (np.zeros((n, len(plan.units))), np.zeros((n, len(plan.units)))) for plan in plans}
     predicted, confidence, margin = np.empty(n, dtype=np.int64), np.empty(n), np.empty(n)
-    step = rows_within(byte_budget, rows.width + 4 * rows.n_classes * max(len(plan.units) for plan in plans), copies=4)
+    cells = max(plan.cells_per_row for plan in plans)
+    step = rows_within(byte_budget, rows.width + cells, copies=4, most=MOST_ROWS)
     for start in range(0, n, step):
         part = slice(start, min(start + step, n))
         x, spared = rows.dense(part.start, part.stop), rows.spared(part.start, part.stop)
@@ -411,17 +420,17 @@ def losses_of_rows(
                 continue
             if at_once:
                 _add_at_once(oracle, plan, part, x, spared, original, margin[part], (drop, flips))
-                rounds: Iterable[Round] = ()
+                rounds: Sequence[Round] = ()
             else:
-                rounds = plan.rounds(part, x)
-            for cells, unit, asked, weight in rounds:
-                p = _answer_values(oracle, x, spared, Round(cells, unit, asked, weight), byte_budget)
+                rounds = list(plan.rounds(part, x))
+            answers = _answer_values(oracle, x, spared, [one.values for one in rounds], byte_budget)
+            for (values, weight), p in zip(rounds, answers, strict=True):
                 lost, flipped = _observe(p, original, margin[part], rows, protocol)
                 if spared is not None:  # a unit that is missing in a row has no values there
-                    absent = _find_absent_units(spared, unit, asked)
+                    absent = _find_absent_units(spared, values.unit, values.asked)
                     lost, flipped = np.where(absent, 0.0, lost), flipped & ~absent
-                drop[:, asked] += (weight[:, None] * lost).T
-                flips[:, asked] += (weight[:, None] * flipped).T
+                drop[:, values.asked] += (weight[:, None] * lost).T
+                flips[:, values.asked] += (weight[:, None] * flipped).T
             drop /= plan.total
             flips /= plan.total
         if report is not None:
@@ -446,21 +455,23 @@ def _find_absent_units(spared: Spared, unit: Integers, asked: Integers) -> Boole
     return np.array([spared.cells[:, columns].all(axis=1) for columns in own]).reshape(len(asked), len(spared.cells))
 
 
-def _answer_values(oracle: Oracle, x: Floats, spared: Spared | None, one: Round, byte_budget: int) -> Floats:
-    """Return ``Oracle.answer_values`` of rows x (m, d); of a unit that is missing in part, what is there changes.
+def _answer_values(
+    oracle: Oracle, x: Floats, spared: Spared | None, every: Sequence[Values], byte_budget: int
+) -> Iterator[Floats]:
+    """Yield ``Oracle.answer_values`` of rows x (m, d); of a unit that is missing in part, what is there changes.
 
     For a unit that is missing altogether the answer says nothing.
     """
-    cells, unit, asked, _ = one
-    p = oracle.answer_values(x, cells, unit, asked, byte_budget)
-    if spared is not None:
-        some = np.array([spared.cells[:, unit == own].any(axis=1) for own in asked]).reshape(len(asked), len(x))
-        those = np.flatnonzero((some & ~_find_absent_units(spared, unit, asked)).any(axis=0))
-        if len(those):
-            fixed, own = spared.cells[those], x[those]
-            changed = np.where(fixed, own, cells if cells.ndim == 1 else cells[those])
-            p[:, those] = oracle.answer_values(own, changed, unit, asked, byte_budget)
-    return p
+    for one, p in zip(every, oracle.answer_values(x, every, byte_budget), strict=True):
+        if spared is not None:
+            cells, unit, asked = one
+            some = np.array([spared.cells[:, unit == own].any(axis=1) for own in asked]).reshape(len(asked), len(x))
+            those = np.flatnonzero((some & ~_find_absent_units(spared, unit, asked)).any(axis=0))
+            if len(those):
+                fixed, own = spared.cells[those], x[those]
+                changed = np.where(fixed, own, cells if cells.ndim == 1 else cells[those])
+                p[:, those] = next(oracle.answer_values(own, [Values(changed, unit, asked)], byte_budget))
+        yield p
 
 
 def _add_at_once(
@@ -475,10 +486,11 @@ def _add_at_once(
 ) -> None:
     """Add what all values of a mode cost rows x (m, d), which are those of ``part``, with one question to the model."""
     rounds, rows = list(plan.rounds(part, x)), plan.rows
-    asked, weight = (np.concatenate([each[i] for each in rounds]) for i in (2, 3))
-    place = np.repeat(np.arange(len(rounds)), [len(each.asked) for each in rounds])
-    cells = np.stack([np.atleast_2d(each.cells) for each in rounds], axis=1)[:, place]  # (m, k, d), or (1, k, d)
-    unit = np.stack([each.unit for each in rounds])[place]  # (k, d)
+    every, weight = [each.values for each in rounds], np.concatenate([each.weight for each in rounds])
+    asked = np.concatenate([each.asked for each in every])
+    place = np.repeat(np.arange(len(rounds)), [len(each.asked) for each in every])
+    cells = np.stack([np.atleast_2d(each.cells) for each in every], axis=1)[:, place]  # (m, k, d), or (1, k, d)
+    unit = np.stack([each.unit for each in every])[place]  # (k, d)
     changed = unit == asked[:, None]  # (k, d)
     copies = np.where(changed if spared is None else changed & ~spared.cells[:, None], cells, x[:, None])
     p = oracle.predict_copies(x, copies).reshape(len(x), -1, rows.n_classes).swapaxes(0, 1)

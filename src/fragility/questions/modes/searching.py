@@ -14,6 +14,7 @@ import scipy.sparse as sp
 from fragility.base.arrays import Booleans, Floats, Integers, rows_within
 from fragility.base.canonical import is_missing
 from fragility.engines.choice import choose_oracle
+from fragility.engines.engine import Values
 from fragility.engines.linear import MOST_ROUNDING, GroupScores, link_for
 from fragility.engines.oracle import CheckedOracle
 from fragility.evidence import EvidenceRows
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 EXACT_ENGINES = ("trees", "linear")  # that know where a decision turns; others are asked, as a black box is
 MOST_VALUES = 10_000  # a field with more whole values is not listed value by value
+MOST_ROWS = 4096  # at a time: the answers to all categories are held for so many
 GUESSES = 3  # interpolated probes of a search, before it closes in step by step
 LONGEST_STEP = 2**62
 
@@ -593,14 +595,15 @@ class Search:
         unit = np.full(self.rows.width, -1)
         for u, name in enumerate(names):
             unit[columns[name]] = u
-        step = rows_within(self.byte_budget, self.rows.width + 4 * self.rows.n_classes * len(names), copies=4)
+        answers = 2 * self.rows.n_classes * sum(len(found[name].values) for name in names)
+        step = rows_within(self.byte_budget, self.rows.width + answers, copies=4, most=MOST_ROWS)
         for start in range(0, len(self.rows), step):
             x = self.rows.dense(start, start + step)
             who = np.arange(start, start + len(x))
-            for r in range(most):
-                asked = np.array([u for u, name in enumerate(names) if r < len(found[name].values)])
-                p = self.oracle.answer_values(x, cells[r], unit, asked, self.byte_budget)
-                for u, of_unit in zip(asked, p, strict=True):
+            asked = [np.array([u for u, name in enumerate(names) if r < len(found[name].values)]) for r in range(most)]
+            every = [Values(cells[r], unit, asked[r]) for r in range(most)]
+            for r, p in enumerate(self.oracle.answer_values(x, every, self.byte_budget)):
+                for u, of_unit in zip(asked[r], p, strict=True):
                     residual, to = self.measure(of_unit, self.original[who])
                     close = np.flatnonzero(np.abs(residual) <= self.tolerance)
                     if len(close):
