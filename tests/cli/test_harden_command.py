@@ -100,9 +100,8 @@ def test_the_rate_can_be_chosen_by_a_tolerance(folder, tmp_path):
 
 
 def test_nothing_within_the_tolerance_writes_nothing(folder, tmp_path, monkeypatch):
-    plain_only = RateChoice(
-        0.0, None, "roc_auc", 0.0, (RateOutcome(0.0, None, 0.9, 0.0, 0.3, 0.1, 0.5, 0.1, 0.4, 1.0),)
-    )
+    outcome = RateOutcome(0.0, None, 0.9, 0.0, 0.3, 0.1, 0.5, 0.1, 0.4, 1.0)
+    plain_only = RateChoice(0.0, None, None, "roc_auc", 0.0, (outcome,))
     monkeypatch.setattr(fg, "choose_rate", lambda *_, **__: plain_only)
     done = run(*words(folder, tmp_path / "no.skops", "--max-loss", 0))
     assert done.code == 2 and "so nothing was written; raise --max-loss, or name a --rate" in done.err

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -30,6 +30,9 @@ from fragility.cli.outputs import plan_files, plan_results, save_result
 from fragility.cli.tables import AuditRows, field_names, note_unlabelled, read_rows, require_labels
 from fragility.cli.terminal import note, out, say
 from fragility.pages.results import TABLE_SUFFIXES
+
+if TYPE_CHECKING:
+    from fragility.analysis.hardening.classifier import RateChoice
 
 FORMS = (".json", ".txt", *TABLE_SUFFIXES, *opt.PICTURES)  # of failure probabilities
 SUBSETS = 4096  # quasi-random subsets per row, if a failure probability is not exact
@@ -212,7 +215,7 @@ def _check_options(context: typer.Context, kind: str, has_log: bool) -> None:
         refuse_without("--outages", context, "markers")
 
 
-def _choose_rate(model: fg.Model, rows: AuditRows, max_loss: float, metric: str, **how: Any) -> fg.RateChoice:
+def _choose_rate(model: fg.Model, rows: AuditRows, max_loss: float, metric: str, **how: Any) -> RateChoice:
     """Return the largest rate that keeps to the loss on held-out training rows; print the effect of each rate."""
     from sklearn.model_selection import train_test_split
 

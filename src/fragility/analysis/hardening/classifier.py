@@ -248,11 +248,11 @@ class RateChoice:
     """
 
     rate: float
+    rounds: int | None
     model: Any
     metric: str
     tolerance: float
     outcomes: tuple[RateOutcome, ...]
-    rounds: int | None = None
 
     def to_pandas(self) -> pd.DataFrame:
         """Return one row per rate and number of rounds.
@@ -421,7 +421,7 @@ def choose_rate(
                 if last.loss <= tolerance and (rate > best.rate or last.log_loss < best.log_loss):
                     best, best_model = last, trained
     name = metric if isinstance(metric, str) else getattr(metric, "__name__", type(metric).__name__)
-    return RateChoice(best.rate, best_model, name, float(tolerance), tuple(outcomes), best.rounds)
+    return RateChoice(best.rate, best.rounds, best_model, name, float(tolerance), tuple(outcomes))
 
 
 def _read_scorer(metric: str | Scorer, y: Any) -> Scorer:

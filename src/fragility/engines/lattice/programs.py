@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
@@ -22,7 +22,9 @@ from scipy.sparse import csr_array, hstack, vstack
 
 from fragility.base.arrays import Booleans, Floats, Integers
 from fragility.engines.lattice.additive import LinearLattice
-from fragility.engines.lattice.trees import TreeLattice
+
+if TYPE_CHECKING:
+    from fragility.engines.lattice.trees import TreeLattice  # which needs numba
 
 WIDENED = 1e-6  # of all that the leaves can differ: ten times the solver's tolerance
 FOUND, NONE = 0, 2  # what the solver ends with; it gave up otherwise
