@@ -110,7 +110,6 @@ def test_a_forger_who_says_that_only_three_rows_were_audited(certs, case, rows, 
         "input": {"digest": combine_digests(input_row_digests(bound.source)), "rows": 3},
         "engine": {
             **asdict(part.manifest.engine),
-            "paper_evaluations": 3 * certs.protocol.states_per_row,
             "blackbox_rows": 3,
         },
     }
@@ -126,7 +125,6 @@ def test_rows_counted_to_suit_are_found(certs, case, rows, tmp_path) -> None:
         words = {
             "rows": present,
             "input": {**asdict(certs.manifest.input), "rows": audited},
-            "engine": {**asdict(certs.manifest.engine), "paper_evaluations": audited * certs.protocol.states_per_row},
             "root_digest": part.manifest.root_digest,
         }
         folder = forge(certs, tmp_path / f"{i}", table=part.table, **words)
@@ -189,8 +187,7 @@ def test_a_resolution_that_would_forgive_anything_is_no_protocol(certs, case, ro
     with pytest.raises(ProtocolError, match=r"resolution in the protocol must be a number from 1e-09 to 0\.001"):
         Protocol.from_dict(document)
     text = (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()
-    words = {**certs.manifest.to_dict(), "tolerance": {"margin": 3.0, "probability": 3.0}}
-    result = verify(forge_folder(tmp_path / "a", certs.table, text, words), case.model, rows)
+    result = verify(forge_folder(tmp_path / "a", certs.table, text, certs.manifest.to_dict()), case.model, rows)
     assert failed(result) == ["format"] and "from 1e-09 to 0.001 in margin units, got 3.0" in str(result)
 
 
@@ -321,12 +318,10 @@ WORDS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "evaluations as float": inside("engine", evaluations=10.0),
     "evaluations as bool": inside("engine", evaluations=True),
     "evaluations beyond": inside("engine", evaluations=10**300),
-    "paper evaluations": inside("engine", paper_evaluations=1),
     "versions": lambda m: {"versions": ["numpy 2"]},
     "version in words": lambda m: {"versions": {**m["versions"], "numpy": "the best there is"}},
     "version of a number": lambda m: {"versions": {**m["versions"], "numpy": 2}},
     "version of a thing": lambda m: {"versions": {**m["versions"], "proof": "1.0"}},
-    "training digest": lambda m: {"training_digest": "sha256:" + "1" * 64},
     "input digest": inside("input", digest="sha256:" + "1" * 64),
     "protocol digest": lambda m: {"protocol_digest": "sha256:" + "1" * 64},
     "root digest": lambda m: {"root_digest": "sha256:" + "1" * 64},

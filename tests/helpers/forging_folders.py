@@ -32,7 +32,7 @@ def forge(
     files = {name.rsplit("-", 1)[0]: name for name in m["files"]}
     p = json.loads((source / files["protocol"]).read_text())
     p = (protocol(p) if protocol else None) or p
-    m["protocol_digest"], m["training_digest"] = checker.sha256(checker.canonical(p)), p["training_digest"]
+    m["protocol_digest"] = checker.sha256(checker.canonical(p))
     if manifest:
         m = manifest(m) or m
     written: dict[str, bytes] = {}

@@ -36,16 +36,12 @@ def context(name, manifest):
 
 
 def value_bytes(value, kind, unit, names):
-    if kind == "units":
-        return b"\0\0\0\0\0\0\xf8\x7f" if value is None else struct.pack("<d", round(value / unit) + 0.0)
-    if kind == "whole":
-        return struct.pack("<q", -1 if value is None else value)
-    if kind == "truth":
-        return bytes([value])
-    if kind == "position":
-        return struct.pack("<i", list(names).index(value))
     if kind == "set":
-        return bytes(name in value for name in names)
+        return b"".join(struct.pack("<d", name in value) for name in names)
+    if kind != "text":
+        number = list(names).index(value) if kind == "position" else value
+        number = round(value / unit) + 0.0 if kind == "units" and value is not None else number
+        return b"\0\0\0\0\0\0\xf8\x7f" if value is None else struct.pack("<d", number)
     if value is None:
         return b"\xff\xff\xff\xff"
     return struct.pack("<I", len(value.encode())) + value.encode()

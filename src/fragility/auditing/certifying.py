@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from fragility.audits import Manifest
-from fragility.audits.manifest import CLAIM, LIMITS, AuditedModel, AuditedRows, EngineUse, Tolerance
+from fragility.audits.manifest import CLAIM, LIMITS, AuditedModel, AuditedRows, EngineUse
 from fragility.base.arrays import DEFAULT_BYTE_BUDGET
 from fragility.base.errors import Advice, DataError, EngineError, FragilityWarning, ModelError
 from fragility.base.libraries import library_versions
@@ -213,7 +213,6 @@ class PartAuditor:
             claim=CLAIM,
             limits=LIMITS,
             protocol_digest=protocol.digest,
-            training_digest=protocol.training_digest,
             model=AuditedModel(
                 model.kind, model.fingerprint, tuple(model.classes), model.link, tuple(model.fingerprint_partial)
             ),
@@ -221,10 +220,8 @@ class PartAuditor:
             engine=EngineUse(
                 name=self.engine,
                 evaluations=evaluations,
-                paper_evaluations=rows.rows * protocol.states_per_row,
                 blackbox_rows=rows.rows if self.engine == BLACKBOX else handed_over,
             ),
-            tolerance=Tolerance.of(protocol),
             versions=self.versions,
             rows=rows.rows,
             root_digest=root_digest,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, TypeVar
 
@@ -88,21 +88,7 @@ class EngineUse:
 
     name: str
     evaluations: Count
-    paper_evaluations: Count  # what the definitions ask for without any shortcut
     blackbox_rows: Count  # rows for which the model was asked instead
-
-
-@dataclass(frozen=True, slots=True)
-class Tolerance:
-    """How far a recomputed float may lie from the one claimed."""
-
-    margin: float
-    probability: float
-
-    @classmethod
-    def of(cls, protocol: Protocol) -> Tolerance:
-        """Return the tolerance that follows from a protocol, so that nobody can widen it."""
-        return cls(protocol.resolution, protocol.resolution)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -113,11 +99,9 @@ class Manifest(BriefRepr):
     claim: str
     limits: str
     protocol_digest: Digest
-    training_digest: str
     model: AuditedModel
     input: AuditedRows
     engine: EngineUse
-    tolerance: Tolerance
     versions: Versions  # of the libraries that took part, by name
     rows: Count  # certificates that are here
     root_digest: Digest
@@ -233,9 +217,6 @@ def check_words(manifest: Manifest, protocol: Protocol, engines: Sequence[str]) 
         "format": FORMAT,
         "claim": CLAIM,
         "limits": LIMITS,
-        "training_digest": protocol.training_digest,
-        "tolerance": asdict(Tolerance.of(protocol)),
-        "engine.paper_evaluations": audited * protocol.states_per_row,
     }
     for path, value in implied.items():
         if not identical(_at(stated, path), value):

@@ -17,8 +17,8 @@ import pyarrow as pa
 from fragility.base.arrays import Floats, Integers
 from fragility.base.errors import CertificateError
 from fragility.blocks.block import (
+    NUMBER,
     TEXT,
-    WHOLE,
     Block,
     BlockRecheck,
     Column,
@@ -133,9 +133,9 @@ def list_columns() -> list[Column]:
     """Return the columns of the block."""
     whole, number = pa.int32(), pa.float64()
     return [
-        *(Column(_column(name), whole, WHOLE) for name in ("budget", "proved", "sets")),
+        *(Column(_column(name), whole, NUMBER) for name in ("budget", "proved", "sets")),
         Column(_column("witness"), pa.string(), TEXT),
-        Column(_column("alone"), list_of(whole), WHOLE),
+        Column(_column("alone"), list_of(whole), NUMBER),
         *(Column(_column(name), number, in_units()) for name in ("chance_one", "chance_two")),
     ]
 

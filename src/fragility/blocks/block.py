@@ -61,12 +61,12 @@ Contradictions: TypeAlias = list[tuple[int, str]]  # position and column
 class Hashed(NamedTuple):
     """How a column enters the digest of its row; docs/format.md lists the kinds under "hashed"."""
 
-    kind: Literal["units", "whole", "truth", "position", "set", "text"]
+    kind: Literal["units", "number", "position", "set", "text"]
     unit: float = 1.0
     names: Sequence[str] = ()  # of a position or a set
 
 
-WHOLE, TRUTH, TEXT = Hashed("whole"), Hashed("truth"), Hashed("text")
+NUMBER, TEXT = Hashed("number"), Hashed("text")
 
 
 def in_units(unit: float = PROBABILITY_UNIT) -> Hashed:
@@ -101,7 +101,7 @@ def hash_columns(table: pa.Table, columns: Sequence[Column], context: bytes) -> 
     return [hashlib.sha256(b"".join((context, id_bytes(own_id), *rest))).digest() for own_id, *rest in parts]
 
 
-Piece: TypeAlias = tuple[npt.NDArray[Any], str, float | None]  # as ``hash_rows`` takes it
+Piece: TypeAlias = tuple[npt.NDArray[Any], float | None]  # as ``hash_rows`` takes it
 
 
 def _encode(table: pa.Table, column: Column) -> Piece | list[bytes]:
@@ -109,22 +109,17 @@ def _encode(table: pa.Table, column: Column) -> Piece | list[bytes]:
     hashed, own = column.hashed, whole_column(table, column.name, nulls=True)
     assert hashed is not None
     if hashed.kind == "set":
-        return read_sets_of_names(table, column.name, hashed.names, "names"), "u1", None
+        return read_sets_of_names(table, column.name, hashed.names, "names"), None
     items = own.flatten() if pa.types.is_list(own.type) else own
     if hashed.kind == "text":
         return _join_texts(items, len(table))
     values: npt.NDArray[Any]
-    if hashed.kind == "units":
-        values = items.cast(pa.float64()).fill_null(np.nan).to_numpy(zero_copy_only=False)
-    elif hashed.kind == "position":
+    if hashed.kind == "position":
         values = indices_of(items, hashed.names, column.name)
-    elif hashed.kind == "truth":
-        values = items.to_numpy(zero_copy_only=False)
     else:
-        values = items.fill_null(-1).to_numpy(zero_copy_only=False)
-    kind = {"units": "<f8", "whole": "<i8", "truth": "u1", "position": "<i4"}[hashed.kind]
+        values = items.cast(pa.float64(), safe=False).fill_null(np.nan).to_numpy(zero_copy_only=False)
     shape = (len(table), len(values) // len(table)) if own is not items else (len(table),)
-    return values.reshape(shape), kind, hashed.unit if hashed.kind == "units" else None
+    return values.reshape(shape), hashed.unit if hashed.kind == "units" else None
 
 
 def _join_texts(items: pa.Array, rows: int) -> list[bytes]:
@@ -135,9 +130,9 @@ def _join_texts(items: pa.Array, rows: int) -> list[bytes]:
     return [b"".join(known[own]) for own in codes]
 
 
-def _split_bytes(values: npt.NDArray[Any], kind: str, unit: float | None) -> list[bytes]:
+def _split_bytes(values: npt.NDArray[Any], unit: float | None) -> list[bytes]:
     counted = values if unit is None else count_units(values, unit)
-    return [row.tobytes() for row in counted.astype(kind)]
+    return [row.tobytes() for row in counted.astype("<f8")]
 
 
 # --- declarations -------------------------------------------------------------------------------------------

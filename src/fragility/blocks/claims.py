@@ -45,20 +45,10 @@ PER_STEP = (
 ALONG_THE_PATH = PER_STEP[:3]
 FORMAT = "fragility-certificates/1"
 PROBABILITY_UNIT = 2.0**-20
-# The claims that are hashed, as their bytes follow on the context and the id.
-LAYOUT = (
-    ("predicted", "<i4"),
-    ("confidence", "<f8"),
-    ("flip_budget", "<i8"),
-    ("flipped", "u1"),
-    ("thresholds", "<f8"),
-    ("path", "<i4"),
-    ("path_margin", "<f8"),
-    ("path_predicted", "<i4"),
-    ("fade_margin", "<f8"),
-    ("one_step_drop", "<f8"),
-    ("one_step_confidence_drop", "<f8"),
-    ("already_missing", "u1"),
+# The claims that are hashed, as their numbers follow on the context and the id.
+HASHED = (
+    *("predicted", "confidence", "flip_budget", "flipped", "thresholds", "path", "path_margin", "path_predicted"),
+    *("fade_margin", "one_step_drop", "one_step_confidence_drop", "already_missing"),
 )
 NUMBERS = ("confidence", "margin", "rcma", "fds", "exposure", "independent_loss")  # one per row, never null
 IN_RESOLUTION = ("path_margin", "fade_margin", "one_step_drop")
@@ -242,19 +232,21 @@ def find_differing(stated: npt.NDArray[Any], implied: npt.NDArray[Any]) -> Boole
 def row_digests(claims: Claims, context: bytes, resolution: float) -> list[bytes]:
     """Return each row's 32-byte digest: sha256 over context, id and claims in the layout of docs/format.md."""
     units = dict.fromkeys(IN_RESOLUTION, resolution) | dict.fromkeys(IN_PROBABILITY, PROBABILITY_UNIT)
-    return hash_rows(claims.ids, context, [(getattr(claims, name), kind, units.get(name)) for name, kind in LAYOUT])
+    columns = {name: getattr(claims, name) for name in HASHED}
+    columns["thresholds"] = np.where(np.isposinf(claims.thresholds), np.nan, claims.thresholds)  # null in the table
+    return hash_rows(claims.ids, context, [(values, units.get(name)) for name, values in columns.items()])
 
 
 def hash_rows(
-    ids: Sequence[Hashable], context: bytes, columns: Sequence[tuple[npt.NDArray[Any], str, float | None]]
+    ids: Sequence[Hashable], context: bytes, columns: Sequence[tuple[npt.NDArray[Any], float | None]]
 ) -> list[bytes]:
-    """Return each row's sha256 over context, id and values.
+    """Return each row's sha256 over context, id and values, each as a double.
 
-    columns: values of shape (n, ...), the type they are written as, and the unit they are counted in, if any.
+    columns: values of shape (n, ...), and the unit they are counted in, if any.
     """
     counted = all(type(own_id) is int for own_id in ids)  # their bytes have one length, and are hashed in blocks
     before = [("context", "u1", (len(context),)), ("kind", "u1"), ("id", "<i8")] if counted else []
-    layout = np.dtype([*before, *((str(i), kind, values.shape[1:]) for i, (values, kind, _) in enumerate(columns))])
+    layout = np.dtype([*before, *((str(i), "<f8", values.shape[1:]) for i, (values, _) in enumerate(columns))])
     block = np.zeros(max(1, min(len(ids), BLOCK_BYTES // layout.itemsize)), dtype=layout)
     if counted:
         block["context"], block["kind"] = np.frombuffer(context, dtype=np.uint8), ord("i")
@@ -262,7 +254,7 @@ def hash_rows(
     for start in range(0, len(ids), len(block)):
         rows = slice(start, min(start + len(block), len(ids)))
         own = block[: rows.stop - start]
-        for i, (values, _, unit) in enumerate(columns):
+        for i, (values, unit) in enumerate(columns):
             own[str(i)] = values[rows] if unit is None else count_units(values[rows], unit)
         data, width = own.view(np.uint8).data, layout.itemsize
         if counted:

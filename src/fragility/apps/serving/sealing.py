@@ -81,7 +81,7 @@ def empty_manifest(manifest: Manifest) -> Manifest:
     return replace(
         manifest.without_blocks(),
         input=AuditedRows(nothing, 0),
-        engine=replace(manifest.engine, evaluations=0, paper_evaluations=0, blackbox_rows=0),
+        engine=replace(manifest.engine, evaluations=0, blackbox_rows=0),
         rows=0,
         root_digest=nothing,
         claims="full",
@@ -194,7 +194,6 @@ class SealedAudit:
             engine=replace(
                 empty.engine,
                 evaluations=self.evaluations,
-                paper_evaluations=rows * self.protocol.states_per_row,
                 blackbox_rows=self.blackbox_rows,
             ),
             rows=rows,

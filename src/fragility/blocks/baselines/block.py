@@ -14,7 +14,7 @@ from fragility.base.arrays import Floats, Integers
 from fragility.base.errors import CertificateError, FragilityError, ProtocolError
 from fragility.blocks.baselines.comparison import COMPARED_ROWS, BaselineComparison, comparison_table
 from fragility.blocks.block import (
-    WHOLE,
+    NUMBER,
     Block,
     BlockRecheck,
     Column,
@@ -90,7 +90,7 @@ class BaselinesBlock(Block):
             column
             for name in declared.baselines
             for column in (
-                Column(f"flip_budget_{name}", pa.int32(), WHOLE),
+                Column(f"flip_budget_{name}", pa.int32(), NUMBER),
                 Column(f"exposure_{name}", pa.float64(), in_units()),
             )
         ]

@@ -18,7 +18,7 @@ import pyarrow as pa
 from fragility.base.arrays import Booleans, Floats, Integers
 from fragility.base.canonical import canonical_bytes
 from fragility.base.errors import CertificateError
-from fragility.blocks.block import TRUTH, WHOLE, Column, Declaration, in_units, position_in, set_of
+from fragility.blocks.block import NUMBER, Column, Declaration, in_units, position_in, set_of
 from fragility.blocks.claims import (
     FORMAT,
     Claims,
@@ -124,13 +124,13 @@ def columns_of(declared: LatticeDeclaration, protocol: Protocol) -> list[Column]
     number, chance = pa.float64(), in_units()
     columns = [
         Column("smallest_state", pa.string(), position_in(declared.states()), NOT_SEARCHED),
-        Column("smallest_size", pa.int32(), WHOLE),
+        Column("smallest_size", pa.int32(), NUMBER),
         Column("smallest_set", list_of(pa.string()), set_of(protocol.group_names), []),
-        Column("smallest_count", pa.int64(), WHOLE),
+        Column("smallest_count", pa.int64(), NUMBER),
     ]
     if declared.has_failures:
         columns += [Column(name, number, chance) for name in FAILURE_FIELDS[:3]]
-        columns += [Column("failure_exact", pa.bool_(), TRUTH), Column("expected_margin", number, None)]
+        columns += [Column("failure_exact", pa.bool_(), NUMBER), Column("expected_margin", number, None)]
     return columns
 
 
