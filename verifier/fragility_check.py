@@ -1041,14 +1041,16 @@ class Recomputation:
         P = self.e.ask([self.e.move(self.i, s) for s in sets])
         return self.e.flips(P, self.y), P
 
-    def check_flips(self, topic: str, changes: Sequence[tuple[dict[str, Any], Any]]) -> None:
+    def check_flips(self, topic: str, changes: Sequence[tuple[dict[str, Any], Any]]) -> np.ndarray:
         """Put changed raw rows to the whole pipeline: (values by field, the class it flips to, None where it holds)."""
         P = self.e.ask(self.e.rows.change(self.i, (values for values, _ in changes)), raw=True)
-        for (values, to), flip, answer in zip(changes, self.e.flips(P, self.y), P, strict=True):
+        flips = self.e.flips(P, self.y)
+        for (values, to), flip, answer in zip(changes, flips, P, strict=True):
             rivals = self.e.may_lead(answer, self.y)
             fits = flip != 1 if to is None else flip != 0 and to in rivals
             own = "holds" if flip == 0 else f"flips to one of {rivals}"
             self.f.check(topic, fits, f"{values} in {self.at}", to or "holds", own)
+        return flips
 
     def check_claims(self) -> None:
         """Classes, paths and thresholds exactly, numbers within tolerance."""
@@ -1294,7 +1296,7 @@ class Recomputation:
         claims = [self.row["any_value"][f"any_value_{name}"] for name in names]
         k, proved, sets, _, alone, one, two = claims
         states = dict(zip(groups, alone, strict=True))
-        self.check_witness(*claims)
+        flipping = self.check_witness(*claims)
         owner = {name: u for u, fields in groups.items() for name in fields}
         weights = {name: own for name, own in domains.weights.items() if own}
         pairs = list(itertools.combinations(weights, 2))
@@ -1318,7 +1320,7 @@ class Recomputation:
                 both = {name: weights[name] for name in pairs[random.integers(len(pairs))]}
                 drawn = {name: random.choice(len(own), p=[w for _, w in own]) for name, own in both.items()}
                 changes.append(({name: own[drawn[name]][0] for name, own in both.items()}, "drawn", 1 / DRAWN))
-        low, high, flipping = Counter(), Counter(), set()
+        low, high = Counter(), Counter()
         P = self.e.ask(self.e.rows.change(self.i, (values for values, _, _ in changes)), raw=True)
         for (values, chance, weight), flip in zip(changes, self.e.flips(P, self.y), strict=True):
             changed = frozenset(owner[name] for name in values)
@@ -1344,8 +1346,8 @@ class Recomputation:
     def draw(self, names: list[str]) -> dict[str, Any]:
         return {name: self.domains.draw(name, self.listed, self.random) for name in names}
 
-    def check_witness(self, k: Any, proved: int, sets: Any, text: Any, alone: list[int], *chances: Any) -> None:
-        """The claims of a row agree with each other; its witness has values of the domains, and flips the row."""
+    def check_witness(self, k: Any, proved: int, sets: Any, text: Any, alone: list[int], *chances: Any) -> set[Any]:
+        """The claims of a row agree with each other; the groups of which its witness shows that they flip the row."""
         values, to = json.loads(text) if text else ({}, None)
         changed = [u for u, fields in self.domains.units.items() if set(fields) & set(values)]
         limits = [1e-9 if proved >= size else 1 + 1e-9 for size in (1, 2)]
@@ -1362,12 +1364,15 @@ class Recomputation:
         ]
         self.f.check("budgets whatever the value", all(rules), self.at, self.row["any_value"])
         if not values or not all(rules):
-            return
+            return set()
         rows, cells = self.e.rows, self.e.rows.cells[self.i]
         own = {name: rows.write(cells[rows.fields.index(name)]) for name in values}
         kept = all(self.domains.holds(name, v) or v == own[name] for name, v in values.items())
         self.f.check("witnesses are of the domains", kept, self.at, text)
-        self.check_flips("witnesses whatever the value", [({n: rows.read(n, v) for n, v in values.items()}, to)])
+        flips = self.check_flips(
+            "witnesses whatever the value", [({n: rows.read(n, v) for n, v in values.items()}, to)]
+        )
+        return {frozenset(changed)} if flips[0] == 1 else set()
 
     def check_shares(self) -> None:
         """The chances of two fields over all rows, where these were drawn."""
