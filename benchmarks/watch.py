@@ -1,6 +1,7 @@
 """How soon does `fragility watch` see an outage, how often does it cry wolf, and what does a long log cost?
 
     FRAGILITY_DATA=... python benchmarks/watch.py outages [--starts 20] [--quiet 200]   # about 5 minutes
+    FRAGILITY_DATA=... python benchmarks/watch.py varying [--quiet 200]                 # about 2 minutes
     python benchmarks/watch.py log [--rows 1000000] [--small 100000] [--work DIR]       # about 10 minutes
 
 `outages`: a LightGBM model on half of Adult and of HELOC. A replay is 30 days of 500 decisions, drawn with replacement
@@ -8,6 +9,9 @@ from the other half; the first 7 days are the reference. An outage of one of ten
 days 10 to 20 and lasts to the end. The rows that it strikes are certified again, as the model decides them. Counted is
 how many decisions it takes until any alarm; an alarm before the outage, or in a quiet replay, is false. On the same
 replays, PSI: each day and field against the reference (deciles, categories, missing apart), an alarm above 0.2.
+
+`varying`: quiet replays in which one field is missing at a rate drawn anew for each day (Beta, mean 3%), and replays in
+which that field is then lost in a further 20% of decisions.
 
 `log`: certificates of Credit-G, repeated with new ids and times over a year, are written by the log of `fragility
 serve` itself. Reading and writing the page are timed in a process of their own, with its peak memory. Results are
@@ -174,14 +178,26 @@ KINDS: dict[str, Outage] = {
 }
 
 
-def replay(world: World, strike: Outage | None, seed: list[int]) -> dict[str, Any]:
-    """Return rows until detection by watch and by PSI; None where nothing was seen."""
+def vary(spread: float, share: float = 0.0, mean: float = 0.03) -> Outage:
+    """Lose one field at another rate each day, and in a further share of the late decisions."""
+
+    def strike(world: World, struck: Struck, late: Any, rng: Any) -> list[str]:
+        name, strength = str(rng.choice(world.fields)), mean * (1.0 - mean) / spread**2 - 1.0
+        rates = np.repeat(rng.beta(mean * strength, (1.0 - mean) * strength, DAYS), PER_DAY)
+        struck.missing[name] = (rng.random(len(late)) < rates) | (late & (rng.random(len(late)) < share))
+        return [name]
+
+    return strike
+
+
+def replay(world: World, strike: Outage | None, seed: list[int], *, quiet: bool = False) -> dict[str, Any]:
+    """Return rows until detection by watch and by PSI; None where nothing was seen. quiet: nothing begins late."""
     rng = np.random.default_rng(seed)
     n = DAYS * PER_DAY
     chosen = rng.integers(0, len(world.rows), n)
     struck = Struck.of(world.rows.iloc[chosen].reset_index(drop=True))
     figures = world.figures.iloc[chosen].reset_index(drop=True)
-    start = int(rng.integers(9 * PER_DAY, 20 * PER_DAY)) if strike is not None else n
+    start = n if strike is None or quiet else int(rng.integers(9 * PER_DAY, 20 * PER_DAY))
     names: list[str] = []
     if strike is not None:
         names = strike(world, struck, np.arange(n) >= start, rng)
@@ -200,7 +216,7 @@ def replay(world: World, strike: Outage | None, seed: list[int]) -> dict[str, An
         before = [row for row, _ in alarms if row <= start]
         after = sorted((row, name) for row, name in alarms if row > start)
         told[way] = {
-            "false": bool(before) if strike is not None else bool(alarms),
+            "false": bool(before),
             "rows": after[0][0] - start if after else None,
             "named": bool(after) and any(name in names for row, name in after if row == after[0][0]),
         }
@@ -289,6 +305,25 @@ def run_outages(starts: int, quiet: int) -> dict[str, Any]:
                 }
             report["outages"].append(line)
             print(f"{name}, {line['kind']}: {say(line['watch'], starts)} | PSI {say(line['psi'], starts)}", flush=True)
+    return report
+
+
+def run_varying(quiet: int) -> list[dict[str, Any]]:
+    report = []
+    for place, name in enumerate(TARGETS):
+        world = make_world(name)
+        for at, spread in enumerate((0.01, 0.03)):
+            calm = [replay(world, vary(spread), [place, 20 + at, seed], quiet=True) for seed in range(quiet)]
+            lost = [replay(world, vary(spread, 0.2), [place, 30 + at, seed]) for seed in range(20)]
+            rows = [each["watch"]["rows"] for each in lost]
+            line = {
+                "data": name, "mean": 0.03, "spread": spread, "quiet_replays": quiet,
+                "false": sum(each["watch"]["false"] for each in calm) / quiet,
+                "found": sum(row is not None for row in rows), "of": len(rows),
+                "median_rows": finite(np.median([np.inf if row is None else row for row in rows])),
+            }  # fmt: skip
+            report.append(line)
+            print(line, flush=True)
     return report
 
 
@@ -391,7 +426,7 @@ def run_log(rows: int, small: int, work: Path | None) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("outages", "log"))
+    parser.add_argument("what", choices=("outages", "varying", "log"))
     parser.add_argument("--starts", type=int, default=20)
     parser.add_argument("--quiet", type=int, default=200)
     parser.add_argument("--rows", type=int, default=1_000_000)
@@ -402,6 +437,8 @@ def main() -> None:
     made = (
         run_outages(given.starts, given.quiet)
         if given.what == "outages"
+        else run_varying(given.quiet)
+        if given.what == "varying"
         else run_log(given.rows, given.small, given.work)
     )
     document = json.loads(given.out.read_text()) if given.out.exists() else {}

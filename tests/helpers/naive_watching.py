@@ -2,6 +2,8 @@
 
 import math
 
+from scipy.stats import chi2
+
 
 def share_covers(n, k, m, alpha):
     """Whether the rate m is inside the confidence sequence of k of n rows: the mixture integrated by a fine sum."""
@@ -82,3 +84,13 @@ def loss_by_sets(rates, flips):
             chance *= r if mask >> g & 1 else 1 - r
         total += chance * lost
     return total
+
+
+def find_spread(n, k):
+    """rho of days with n_d decisions and sum k_d, 0 where these show no spread."""
+    p, free = sum(k) / sum(n), len(n) - 1
+    x = sum((kd - nd * p) ** 2 / (nd * p * (1 - p)) for nd, kd in zip(n, k, strict=True))
+    if chi2.cdf(x, free) <= 0.99:
+        return 0.0
+    widest = x * free / chi2.ppf(0.05, free)
+    return min(0.5, (widest - free) / sum((nd - 1) * (1 - nd / sum(n)) for nd in n))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from naive_watching import evidence, likeliest_start, mean_interval, share_covers, spend
+from naive_watching import evidence, find_spread, likeliest_start, mean_interval, share_covers, spend
 
 from fragility.apps.watching.events import EventBatch, EventLayout, cut_by_day
 from fragility.apps.watching.following import LOOK_ROWS, Follower, FollowSettings
@@ -160,3 +160,93 @@ def test_quiet_streams_of_many_fields_rarely_raise_an_alarm_together():
             follower.follow(piece)
         alarms += bool(follower.episodes)
     assert alarms <= alpha * replays
+
+
+# --- shares that vary from day to day ---------------------------------------------------------------------------
+
+FIELDS = tuple("abcde")
+LAYOUT = EventLayout(FIELDS, (), ("no", "yes"), ("exposure",), ())
+DAYS, PER_DAY = 20, 300
+
+
+def varying_days(seed, draw, lost=0.0, days=DAYS):
+    """Decisions of some days, whose first field is missing at a rate drawn for each day; ``lost``: also from day 12."""
+    rng, n = np.random.default_rng(seed), days * PER_DAY
+    shares = np.zeros((n, len(LAYOUT.columns) - 1), dtype=bool)
+    rates = np.repeat([draw(rng) for _ in range(days)], PER_DAY) + lost * (np.arange(n) >= 12 * PER_DAY)
+    shares[:, 0] = rng.random(n) < rates
+    shares[:, -1] = rng.random(n) < 0.3
+    day, none = np.repeat(np.arange(days), PER_DAY), np.zeros((n, 0), dtype=bool)
+    confident, paired = rng.random(n) < 0.5, np.arange(n) % 2 == 1
+    return EventBatch(day, shares, confident, paired, rng.beta(2, 5, (n, 1)), none, np.full(n, np.nan))
+
+
+def follow_days(batch, size=None):
+    follower = Follower(LAYOUT, FollowSettings(0.05, 365, 7, 0.0))
+    pieces = (
+        [batch] if size is None else [batch.slice(i, min(i + size, len(batch))) for i in range(0, len(batch), size)]
+    )
+    for piece in cut_by_day(pieces, LOOK_ROWS):
+        follower.follow(piece)
+    return follower
+
+
+def test_the_spread_is_what_its_definition_says():
+    batch = varying_days(1, lambda rng: rng.beta(0.95, 30.0), days=9)
+    follower = follow_days(batch)
+    k = batch.shares[: 7 * PER_DAY, 0].reshape(7, PER_DAY).sum(axis=1).tolist()
+    assert follower.sums.spread[0] == pytest.approx(find_spread([PER_DAY] * 7, k)) and follower.sums.spread[0] > 0.0
+    counted = np.flatnonzero(follower.sums.spread)
+    assert counted[0] == 0 and len(counted) <= 2  # the others are steady
+
+
+def test_bets_on_a_day_are_fair_whatever_the_day_holds():
+    """Over all sequences of a day of the Beta distribution, the expected gain of each bet is 1."""
+    mean, spread, n = 0.2, 0.1, 8
+    strength = 1.0 / spread - 1.0
+    total = np.zeros(BETS)
+    for bits in range(1 << n):
+        seen, likely, gain = 0, 1.0, np.ones(BETS)
+        for i in range(n):
+            value, expected = bits >> i & 1, (mean * strength + seen) / (strength + i)
+            likely *= expected if value else 1.0 - expected
+            gain *= 1.0 + SHARES * (value / expected - 1.0)
+            seen += value
+        total += likely * gain
+    assert total == pytest.approx(np.ones(BETS))
+
+
+def test_bets_on_days_are_those_of_single_decisions():
+    batch = varying_days(3, lambda rng: rng.beta(0.95, 30.0))
+    follower = follow_days(batch.slice(0, 8 * PER_DAY))
+    detector = follower._detector
+    follower._begin_day(8)
+    piece = batch.slice(8 * PER_DAY, 8 * PER_DAY + 60)
+    starts = np.arange(0, 60, LOOK_ROWS)
+    n, k, changes = follower._count(piece, starts)
+    follower._tally(piece, n, k, changes[:, :, 0])
+    gains, at = follower._bet_on_days(detector, piece, starts), list(follower._varying).index(0)
+    strength, seen, expected = 1.0 / follower.sums.spread[0] - 1.0, 0, np.zeros((len(starts), BETS))
+    for i, value in enumerate(piece.shares[:, 0].tolist()):
+        likely = (detector.bounds[0] * strength + seen) / (strength + i)
+        expected[i // LOOK_ROWS] += np.log1p(SHARES * (value / likely - 1.0))
+        seen += value
+    assert gains[:, at] == pytest.approx(expected)
+
+
+def test_shares_that_merely_vary_raise_no_alarm_and_outages_still_do():
+    """Mean 3%, standard deviation 3 points: without the spread, more than half of these replays raise one."""
+    varies, steady = (lambda rng: rng.beta(0.95, 30.0)), (lambda rng: 0.03)
+    assert sum(bool(follow_days(varying_days(seed, varies)).episodes) for seed in range(20)) <= 1
+    assert not any(follow_days(varying_days(seed, steady)).episodes for seed in range(10))
+    for draw, lost in ((steady, 0.1), (varies, 0.9)):
+        follower = follow_days(varying_days(5, draw, lost))
+        assert follower.episodes and follower.episodes[0].raised >= 12
+        assert follower.episodes[0].stream.column.name == "a"
+
+
+def test_batches_change_nothing_where_shares_vary():
+    batch = varying_days(7, lambda rng: rng.beta(0.95, 30.0), lost=0.9)
+    once = [(episode.raised_at, episode.k, episode.closed) for episode in follow_days(batch).episodes]
+    for size in (40, 1000):
+        assert [(each.raised_at, each.k, each.closed) for each in follow_days(batch, size).episodes] == once

@@ -47,6 +47,13 @@ MEASURES: dict[str, str] = {
 }
 
 
+def name_measure(measure: str, name: str | None) -> str:
+    """Return what is watched, in a few words."""
+    if measure in OF_FIELDS:
+        return f"{name} {MEASURES[measure]}"
+    return MEASURES[measure] if name is None else f"{MEASURES[measure]} {name}"
+
+
 NOT_CONFIDENT = "no decision is confident"
 
 
@@ -106,9 +113,7 @@ class Alarm:
     @property
     def title(self) -> str:
         """What changed, in a few words."""
-        if self.measure in OF_FIELDS:
-            return f"{self.name} {MEASURES[self.measure]}"
-        return f"{MEASURES[self.measure]} {self.name}" if self.name is not None else MEASURES[self.measure]
+        return name_measure(self.measure, self.name)
 
     def sentence(self) -> str:
         """Return the alarm in words.

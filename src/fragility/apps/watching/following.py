@@ -5,13 +5,24 @@ Bernstein for means); declared rates and a released audit take their place where
 must not rise or must not fall, is watched by a `Detector`: half of alpha is spent on the bounds of the reference, half
 on the detectors, each half shared equally by the streams (Bonferroni).
 
+A share may vary from day to day although nothing happened: a feed that loses 0% today and 8% tomorrow, 3% on average.
+Where the reference days show that (chi-squared test at 1%), a day's rate counts as a draw from a Beta distribution with
+the bound as its mean and an intraday correlation rho:
+
+    X      sum over days of (k_d - n_d p)^2 / (n_d p (1 - p)),  p = k / n
+    rho    (X_u - (D - 1)) / sum_d (n_d - 1)(1 - n_d / n),  X_u = X (D - 1) / (5% quantile of chi-squared, D - 1)
+
+so rho is at the upper end of what the D days admit. Among n decisions of such a day a bound is worth as much as among
+n / (1 + (n / D - 1) rho) others, and a gambler bets against what the day itself lets expect after N decisions with sum
+K: (bound s + K) / (s + N), s = 1 / rho - 1. A share that does not vary has rho = 0, and nothing changes.
+
 The reference of a log is kept beside it, so that what the first days showed stays known when their folders are moved
 away. ``watch.json`` in the folder of the log holds one reference per protocol and setting:
 
     format            "fragility-watch/1"
     references        a list; each has `protocol_digest`, `classes`, `reference_days` and `min_confidence`, which say
                       what it is for, the days `first` and `last` with its `rows`, and the `columns`: measure, name, and
-                      how many decisions (`n`) have which sum (`k`) and sum of squares (`squares`)
+                      how many decisions (`n`) have which sum (`k`) and sum of squares (`squares`), and rho (`spread`)
 
 An alarm stays open until the rows speak for a return: the sum of log likelihood ratios of the bound against a rate
 halfway between the bound and what was seen since the change, restarted at 0 whenever it is negative, reaches ln 100; or
@@ -30,6 +41,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+from scipy.stats import chi2
 
 from fragility.analysis.policy import upper_limit
 from fragility.apps.watching.events import EPOCH, OF_FIELDS, EventBatch, EventLayout, WatchedColumn
@@ -40,6 +52,9 @@ from fragility.base.files import read_json, write_text
 from fragility.gate.estimates import bound_mean
 
 FORMAT, FILE = "fragility-watch/1", "watch.json"
+SUMS = ("n", "k", "squares", "spread")  # of a column of the reference
+VARIES, LEAST_SPREAD = 0.99, 0.05  # levels: a share varies from day to day; how little the days may show of it
+LARGEST_SPREAD = 0.5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,6 +67,7 @@ class ReferenceSums:
     n: Floats  # (C,)
     k: Floats
     squares: Floats
+    spread: Floats  # rho
 
 
 @dataclass(frozen=True)
@@ -76,9 +92,9 @@ class ReferenceKeeper:
     def save(self, sums: ReferenceSums) -> None:
         """Store a reference beside those of other kinds."""
         columns = [
-            {"measure": column.measure, "name": column.name, "n": n, "k": k, "squares": squares}
-            for column, n, k, squares in zip(
-                self.columns, sums.n.tolist(), sums.k.tolist(), sums.squares.tolist(), strict=True
+            {"measure": column.measure, "name": column.name, **dict(zip(SUMS, figures, strict=True))}
+            for column, figures in zip(
+                self.columns, np.stack([getattr(sums, name) for name in SUMS], axis=1).tolist(), strict=True
             )
         ]
         days = {"first": sums.first.isoformat(), "last": sums.last.isoformat(), "rows": sums.rows}
@@ -102,14 +118,14 @@ class ReferenceKeeper:
     def _decode(self, kept: dict[str, Any]) -> ReferenceSums:
         try:
             given = {(one["measure"], one["name"]): one for one in kept["columns"]}
-            n, k, squares = (
-                np.array([float(given[column.measure, column.name][name]) for column in self.columns])
-                for name in ("n", "k", "squares")
-            )
+            counted = {
+                name: np.array([float(given[column.measure, column.name][name]) for column in self.columns])
+                for name in SUMS
+            }
             first, last = (dt.date.fromisoformat(kept[name]) for name in ("first", "last"))
-            if not all(bool((np.isfinite(sums) & (sums >= 0.0)).all()) for sums in (n, k, squares)) or last < first:
+            if not all(bool((np.isfinite(sums) & (sums >= 0.0)).all()) for sums in counted.values()) or last < first:
                 raise ValueError("its figures are none of decisions")
-            return ReferenceSums(first, last, int(kept["rows"]), n, k, squares)
+            return ReferenceSums(first, last, int(kept["rows"]), **counted)
         except (ValueError, KeyError, TypeError) as error:
             raise self._refuse(error) from error
 
@@ -172,6 +188,21 @@ def sum_days(days: Sequence[DayTally], name: str) -> Floats:
     return np.asarray(np.sum([getattr(day, name) for day in days], axis=0))
 
 
+def learn_spread(days: Sequence[DayTally]) -> Floats:
+    """Return (C,) how decisions of one day go together, rho; 0 for columns that the days show to be steady."""
+    n, k = (np.array([getattr(day, name) for day in days]) for name in ("n", "k"))  # (D, C)
+    total, free = n.sum(axis=0), (n > 0).sum(axis=0) - 1.0
+    p = np.divide(k.sum(axis=0), total, out=np.zeros(len(total)), where=total > 0)
+    known = (free >= 1) & (p > 0.0) & (p < 1.0)
+    p, free = np.where(known, p, 0.5), np.maximum(free, 1.0)
+    counted = np.where(n > 0, n, 1.0)
+    squares = np.where(n > 0, (k - n * p) ** 2 / (counted * p * (1.0 - p)), 0.0).sum(axis=0)
+    paired = ((np.maximum(n, 1.0) - 1.0) * (1.0 - n / np.maximum(total, 1.0))).sum(axis=0)
+    varies = known & (squares > chi2.ppf(VARIES, free)) & (paired > 0.0)
+    spread = (squares * free / chi2.ppf(LEAST_SPREAD, free) - free) / np.maximum(paired, 1.0)
+    return np.asarray(np.where(varies, np.minimum(spread, LARGEST_SPREAD), 0.0))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Reference:
     """What the streams are compared with: the mean of each column (C,), and its bounds."""
@@ -230,6 +261,7 @@ class Follower:
         self.reference: Reference | None = None
         self.rows = 0
         self._detector: Detector | None = None
+        self._varying = np.zeros(0, dtype=np.int64)  # streams whose share varies from day to day
         self._open: dict[int, Episode] = {}
         self._look, self._watched_days = 0, 0
         self._place = np.array([stream.place for stream in self.streams])
@@ -319,7 +351,10 @@ class Follower:
             EPOCH + dt.timedelta(days=self.days[0].day),
             EPOCH + dt.timedelta(days=self.days[-1].day),
             sum(day.rows for day in self.days),
-            *(sum_days(self.days, name) for name in ("n", "k", "squares")),
+            n=sum_days(self.days, "n"),
+            k=sum_days(self.days, "k"),
+            squares=sum_days(self.days, "squares"),
+            spread=np.where(np.arange(len(self.columns)) < self.shares, learn_spread(self.days), 0.0),
         )
         n, k, squares = self.sums.n, self.sums.k, self.sums.squares
         if self.released is not None:  # what the audit shows is taken from it, the state of fields from the days
@@ -329,13 +364,16 @@ class Follower:
                 for name, counted in (("n", n), ("k", k), ("squares", squares))
             )
         mean, lower, upper = np.full(len(n), np.nan), np.zeros(len(n)), np.ones(len(n))
+        alike = 1.0 + np.maximum(n / self.settings.reference_days - 1.0, 0.0) * self.sums.spread
         for place in np.flatnonzero(n > 0).tolist():
             mean[place] = k[place] / n[place]
-            lower[place], upper[place] = self._bound(place, n[place], k[place], squares[place])
+            counted = (sums[place] / alike[place] for sums in (n, k, squares))
+            lower[place], upper[place] = self._bound(place, *counted)
         for place, column in enumerate(self.columns):
             if column.measure == "missing" and column.name is not None and column.name in self.settings.rates:
                 mean[place] = lower[place] = upper[place] = self.settings.rates[column.name]
         self.reference = Reference(mean, lower, upper, self.sums.rows)
+        self._varying = np.flatnonzero(self.sums.spread[self._place] > 0.0)
         ends = np.where(self._falls, 1.0 - lower[self._place], upper[self._place])
         self._detector = Detector(np.minimum(ends + self.settings.allowance, 1.0), self.level)
 
@@ -356,7 +394,7 @@ class Follower:
     ) -> None:
         counts = n[:, self._place]
         sums = np.where(self._falls, counts - k[:, self._place], k[:, self._place])  # (L, m)
-        means = self._bet_on_means(detector, piece, starts)
+        means, days = self._bet_on_means(detector, piece, starts), self._bet_on_days(detector, piece, starts)
         gain = np.log1p(SHARES * (1.0 / detector.bounds[:, None] - 1.0))  # (m, J) of a decision with the property
         loss = np.log1p(-SHARES)
         sums_of_streams = np.concatenate([counts[:, :, None], sums[:, :, None], changes[:, self._place]], axis=2)
@@ -365,6 +403,7 @@ class Follower:
             weight = weigh_start(self._look, self.settings.horizon)
             gains = sums[look, :, None] * gain + (counts - sums)[look, :, None] * loss
             gains[self._means] = means[look]
+            gains[self._varying] = days[look]
             reached = detector.look(gains, weight, day, sums_of_streams[look])
             decisions = self.rows + min(int(starts[look]) + LOOK_ROWS, len(piece))
             raised = [int(stream) for stream in np.flatnonzero(reached) if int(stream) not in self._open]
@@ -380,6 +419,29 @@ class Follower:
             values = piece.means[:, self.streams[stream].place - self.shares]
             bets = bet_on_values(1.0 - values if self._falls[stream] else values, float(detector.bounds[stream]))
             gains[:, place] = np.add.reduceat(bets, starts, axis=0)
+        return gains
+
+    def _bet_on_days(self, detector: Detector, piece: EventBatch, starts: Integers) -> Floats:
+        """Return (L, V, J) the log gains of each look on the streams whose share varies from day to day."""
+        assert self.sums is not None
+        gains = np.zeros((len(starts), len(self._varying), len(SHARES)))
+        for at, stream in enumerate(self._varying.tolist()):
+            place, today = self.streams[stream].place, self.days[-1]
+            counted = np.ones(len(piece), dtype=bool)
+            if place == self._early:
+                counted = piece.confident
+            elif place in self._repeated:
+                counted = piece.paired
+            values = (counted & ~piece.shares[:, place]) if self._falls[stream] else piece.shares[:, place]
+            before_n, before_k = today.n[place] - counted.sum(), today.k[place] - piece.shares[:, place].sum()
+            if self._falls[stream]:
+                before_k = before_n - before_k
+            n = before_n + np.cumsum(counted) - counted
+            k = before_k + np.cumsum(values) - values
+            strength = 1.0 / self.sums.spread[place] - 1.0
+            expected = (detector.bounds[stream] * strength + k) / (strength + n)
+            bets = np.log1p(SHARES * (values / expected - 1.0)[:, None]) * counted[:, None]
+            gains[:, at] = np.add.reduceat(bets, starts, axis=0)
         return gains
 
     def _raise(self, detector: Detector, stream: int, day: int, decisions: int) -> None:

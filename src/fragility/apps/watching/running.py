@@ -21,6 +21,7 @@ from fragility.apps.watching.findings import (
     Watched,
     WatchedValue,
     count_single_losses,
+    name_measure,
     tabulate_losses,
 )
 from fragility.apps.watching.following import (
@@ -181,7 +182,7 @@ def watch(
             "allowance": allowance,
             "min_confidence": min_confidence,
         },
-        notes=(*opened.notes, *_tell_late(late), *reference_notes),
+        notes=(*opened.notes, *_tell_late(late), *reference_notes, *_tell_varying(follower)),
     )
 
 
@@ -227,6 +228,16 @@ def _tell_late(late: LateDecisions) -> list[str]:
         return []
     count = write_count(late.count, "decision")
     return [f"Recorded after a decision of a later day, and counted for that day: {count}."]
+
+
+def _tell_varying(follower: Follower) -> list[str]:
+    """Say which shares vary from day to day in the reference."""
+    spread = np.zeros(0) if follower.sums is None else follower.sums.spread
+    columns = [follower.columns[place] for place in np.flatnonzero(spread)]
+    named = [name_measure(column.measure, column.name) for column in columns]
+    if not named:
+        return []
+    return [f"In the reference these vary from day to day, and alarms allow for it: {'; '.join(named)}."]
 
 
 def _check_settings(
