@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from block_tables import change_root, declare, hide_row, put_block
+from block_tables import change_root, declare, put_block
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from naive import naive_predicted_class, naive_support_margin
@@ -242,15 +242,6 @@ def test_intervals_that_cannot_be_found_are_refused(wanted, error, told):
         fg.audit(case.model, case.X_test[:3], protocol, intervals=wanted)
 
 
-def test_no_row_is_confident_enough():
-    case, protocol = declared_case("logistic")
-    certs = fg.audit(case.model, case.X_test, protocol, lattice=False)
-    X = case.X_test.iloc[np.flatnonzero(certs.table.column("confidence").to_numpy() < 0.9)[:4]]
-    certs = fg.audit(case.model, X, protocol, intervals=5, lattice=False)
-    assert certs.ids_of_block("intervals") == [] and len(certs.intervals) == 0
-    assert "none of the rows recomputed has the intervals block" in str(verify(certs, case.model, X))
-
-
 # --- reading ------------------------------------------------------------------------------------------------
 
 
@@ -274,24 +265,6 @@ def certs(case_and_protocol, rows) -> Certificates:
 def some(case_and_protocol, rows) -> Certificates:
     case, protocol = case_and_protocol
     return fg.audit(case.model, rows, protocol, intervals=6, lattice=False)
-
-
-@pytest.mark.parametrize("name", ["certs", "some"])
-def test_saved_sliced_and_taken_blocks_verify(name, request, case_and_protocol, rows, tmp_path):
-    made, model = request.getfixturevalue(name), case_and_protocol[0].model
-    loaded = Certificates.load(made.save(tmp_path / "a"))
-    assert loaded.table == made.table and loaded.manifest == made.manifest
-    opened = fg.open_audit(tmp_path / "a")
-    assert opened.ids_of_block("intervals") == made.ids_of_block("intervals") and opened.certificate(7) == made[7]
-    assert opened.intervals.ids == made.intervals.ids and (opened.intervals.low == made.intervals.low).all()
-    columns = ["interval_low", "confidence"]
-    assert pa.concat_tables(opened.batches(columns)) == made.table.select(columns)
-    part = loaded.take([5, 1, 8])
-    result = verify(part.save(tmp_path / "part"), model, rows)
-    assert result and not result.complete, str(result)
-    for file in (tmp_path / "a").glob("intervals-*.parquet"):
-        file.write_bytes(file.read_bytes() + b"0")
-        assert "was changed after it was written" in check_integrity(tmp_path / "a")[0].detail
 
 
 def test_a_story_names_the_fields_with_the_least_room(certs):
@@ -480,23 +453,6 @@ def test_changed_texts_with_their_old_digests_are_noticed(certs):
     other = change_root(certs.manifest, "intervals", certs.manifest.root_digest)
     checks = check_integrity(Certificates(certs.table, certs.protocol, other))
     assert [difference.field for difference in checks[1].differences] == ["blocks.intervals.root_digest"]
-
-
-@pytest.mark.parametrize("name", ["certs", "some"])
-def test_hidden_rows_are_noticed(name, request):
-    made = request.getfixturevalue(name)
-    hidden = made.ids_of_block("intervals")[2]
-    first = check_integrity(hide_row(made, "intervals", 2))[0]
-    told = f"without row {hidden!r}" if name == "some" else "has no intervals block, and every row must have one"
-    assert not first.passed and told in first.detail
-
-
-def test_rows_beyond_the_declared_ones_are_noticed(certs):
-    declared = replace(certs.manifest.blocks["intervals"], rows=ChosenRows(6, "exposure"))
-    first = check_integrity(Certificates(certs.table, certs.protocol, declare(certs.manifest, "intervals", declared)))[
-        0
-    ]
-    assert not first.passed and f"with {len(certs)} rows instead of 6" in first.detail
 
 
 DECLARATIONS: dict[str, tuple[Callable[[IntervalsDeclaration], IntervalsDeclaration], str]] = {

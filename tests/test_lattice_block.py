@@ -114,19 +114,6 @@ def test_a_row_s_block_depends_on_no_other_row(seed, family, data):
     assert part.table.column("lattice_digest") == whole.take(order).table.column("lattice_digest")
 
 
-def test_the_block_changes_nothing_else():
-    case, protocol = small("lightgbm")
-    X = case.X_test[:10]
-    plain, with_block = (fg.audit(case.model, X, protocol, lattice=lattice) for lattice in (False, True))
-    assert "lattice" not in plain.manifest.blocks and plain.lattice is None
-    assert with_block.table.select(plain.table.column_names) == plain.table
-    assert with_block.manifest.root_digest == plain.manifest.root_digest
-    assert with_block.table.column_names[len(plain.table.column_names) :] == [
-        "smallest_state", "smallest_size", "smallest_set", "smallest_count", "lattice_digest",
-    ]  # fmt: skip
-    assert plain[0].smallest() is None and plain[0].chance() is None and not plain[0].fewer_suffice
-
-
 def test_a_block_may_be_made_part_by_part():
     case, protocol = small("random_forest")
     rows = bind(case.model, case.X_test[:20], protocol)
@@ -207,18 +194,6 @@ def rows(case_and_protocol):
 def certs(case_and_protocol, rows) -> Certificates:
     case, protocol = case_and_protocol
     return fg.audit(case.model, rows, protocol, rates=0.05)
-
-
-def test_saved_sliced_and_taken_blocks_verify(certs, case_and_protocol, rows, tmp_path):
-    model = case_and_protocol[0].model
-    loaded = Certificates.load(certs.save(tmp_path / "a"))
-    assert loaded.table == certs.table and loaded.manifest == certs.manifest
-    assert verify(loaded, model, rows).complete
-    for part in (loaded[3:9], loaded.take([5, 1, 8]), loaded.most_fragile(4, 0.0, by="failure_probability")):
-        result = verify(part.save(tmp_path / "part"), model, rows)
-        assert result and not result.complete, str(result)
-    assert all(check.passed for check in check_integrity(loaded[:2]))
-    assert verify(certs, model, rows, sample=5, seed=1)
 
 
 def test_a_certificate_says_its_block_in_words(certs):

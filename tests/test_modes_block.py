@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from block_tables import change_root, declare, hide_row, put_block
+from block_tables import declare, put_block
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from naive_modes import frequencies, mid_quantiles, mode_loss
@@ -160,17 +159,6 @@ def test_some_confident_rows_are_drawn_by_their_content():
     assert verify(certs, case.model, X).complete
 
 
-def test_no_row_is_confident_enough():
-    case, protocol = declared_case("logistic")
-    certs = fg.audit(case.model, case.X_test, protocol)
-    unsure = np.flatnonzero(certs.table.column("confidence").to_numpy() < 0.9)[:6]
-    X = case.X_test.iloc[unsure]
-    certs = fg.audit(case.model, X, protocol, modes=5)
-    assert certs.ids_of_block("modes") == [] and len(certs.modes) == 0
-    result = verify(certs, case.model, X)
-    assert result.complete and "none of the rows recomputed has the modes block" in str(result)
-
-
 @pytest.mark.parametrize(
     ("wanted", "error", "told"),
     [
@@ -215,23 +203,6 @@ def certs(case_and_protocol, rows) -> Certificates:
 def some(case_and_protocol, rows) -> Certificates:
     case, protocol = case_and_protocol
     return fg.audit(case.model, rows, protocol, modes=6)
-
-
-@pytest.mark.repeats
-@pytest.mark.parametrize("name", ["certs", "some"])
-def test_saved_sliced_and_taken_blocks_verify(name, request, case_and_protocol, rows, tmp_path):
-    made, model = request.getfixturevalue(name), case_and_protocol[0].model
-    loaded = Certificates.load(made.save(tmp_path / "a"))
-    assert loaded.table == made.table and loaded.manifest == made.manifest
-    opened = fg.open_audit(tmp_path / "a")
-    assert opened.ids_of_block("modes") == made.ids_of_block("modes") and opened.certificate(7) == made[7]
-    assert opened.modes.ids == made.modes.ids and np.array_equal(opened.modes.drop, made.modes.drop)
-    columns = ["exposure_wrong", "confidence", "smallest_state"]
-    assert pa.concat_tables(opened.batches(columns)) == made.table.select(columns)
-    for part in (loaded[3:30], loaded.take([5, 1, 8]), opened.most_fragile(4, 0.0, by="wrong")):
-        result = verify(part.save(tmp_path / "part"), model, rows)
-        assert result and not result.complete, str(result)
-    assert verify(made, model, rows, sample=5, seed=1)
 
 
 def test_rankings_by_mode(certs, some, tmp_path):
@@ -370,29 +341,6 @@ def test_a_changed_block_with_its_old_digests_is_noticed(certs):
     assert {difference.field for difference in checks[1].differences} >= {"modes_digest"}
 
 
-def test_another_root_is_noticed(certs):
-    other = change_root(certs.manifest, "modes", certs.manifest.root_digest)
-    checks = check_integrity(Certificates(certs.table, certs.protocol, other))
-    assert [difference.field for difference in checks[1].differences] == ["blocks.modes.root_digest"]
-
-
-def test_a_hidden_row_is_noticed(some):
-    first = check_integrity(hide_row(some, "modes", 2))[0]
-    assert not first.passed and "that their content chooses: with 5 rows instead of 6" in first.detail
-
-
-def test_a_row_hidden_from_a_block_of_every_row_is_noticed(certs):
-    first = check_integrity(hide_row(certs, "modes", 2))[0]
-    assert not first.passed and "has no modes block, and every row must have one" in first.detail
-
-
-def test_a_row_beyond_the_declared_ones_is_noticed(some, certs):
-    """A block of every row, said to be one of six rows."""
-    declared = replace(certs.manifest.blocks["modes"], rows=ChosenRows(6, "content"))
-    first = check_integrity(Certificates(certs.table, certs.protocol, declare(certs.manifest, "modes", declared)))[0]
-    assert not first.passed and f"with {len(certs)} rows instead of 6" in first.detail
-
-
 def test_claims_without_a_digest_are_refused(some):
     uncovered = int(np.flatnonzero(~some.blocks["modes"].covered(some.table))[0])
     values = some.table.column("exposure_wrong").to_pylist()
@@ -445,21 +393,6 @@ def test_a_widened_tolerance_is_refused(certs):
     wide = replace(certs.manifest, tolerance=replace(certs.manifest.tolerance, margin=1.0))
     first = check_integrity(Certificates(certs.table, certs.protocol, wide))[0]
     assert not first.passed and "tolerance" in first.detail
-
-
-@pytest.mark.parametrize("name", ["certs", "some"])
-def test_files_of_a_folder_that_were_exchanged_are_noticed(name, request, tmp_path):
-    made = request.getfixturevalue(name)
-    folder = made.save(tmp_path / "a")
-    (file,) = folder.glob("modes-*.parquet")
-    file.write_bytes(file.read_bytes() + b"\0")
-    assert "was changed after it was written" in check_integrity(folder)[0].detail
-    file.unlink()
-    assert "is missing" in check_integrity(folder)[0].detail
-    document = json.loads((folder / "manifest.json").read_text())
-    del document["files"][file.name]
-    (folder / "manifest.json").write_text(json.dumps(document))
-    assert "files in the manifest must name the parts" in check_integrity(folder)[0].detail
 
 
 def test_the_author_cannot_choose_which_rows_are_assessed(case_and_protocol, rows):

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from pipelines import Case, fitted
 
 import fragility as fg
-from fragility.auditing import files as stream_module
 from fragility.auditing.parts import TableAuditor
 from fragility.audits.integrity import check_integrity
 from fragility.base.errors import CertificateError, DataError, ProtocolError
@@ -80,36 +79,6 @@ def test_the_size_of_the_parts_changes_no_block(case, rows, protocol, tmp_path_f
     )  # fmt: skip
     assert stored.manifest == certs.manifest
     assert fg.Certificates.load(folder / "audit").table == certs.table
-
-
-@pytest.mark.repeats
-@pytest.mark.parametrize("wanted", [True, 7])
-def test_an_interrupted_audit_is_resumed_to_the_same_bytes(case, protocol, table, tmp_path, monkeypatch, wanted):
-    options = {"part_rows": 20, "modes": wanted, "intervals": wanted}
-    fg.audit_files(case.model, table, protocol, tmp_path / "whole", **options)
-    write = stream_module.Journal.write
-
-    def stop(journal, part, files):
-        if part.place == 2:
-            raise KeyboardInterrupt
-        return write(journal, part, files)
-
-    monkeypatch.setattr(stream_module.Journal, "write", stop)
-    with pytest.raises(KeyboardInterrupt):
-        fg.audit_files(case.model, table, protocol, tmp_path / "out", **options)
-    monkeypatch.undo()
-    for other in (None, 8, ["lost"]):
-        with pytest.raises(DataError, match="begun with other choices about the modes block"):
-            fg.audit_files(case.model, table, protocol, tmp_path / "out", part_rows=20, modes=other, resume=True)
-    with pytest.raises(DataError, match="begun with other choices about the intervals block"):
-        fg.audit_files(case.model, table, protocol, tmp_path / "out", **{**options, "intervals": 3}, resume=True)
-    if wanted is True:  # a damaged block is made again with its part
-        damaged = next((tmp_path / "out" / ".audit").glob("modes-00000-*"))
-        damaged.write_bytes(b"damaged")
-    fg.audit_files(case.model, table, protocol, tmp_path / "out", resume=True, **options)
-    assert content(tmp_path / "out") == content(tmp_path / "whole")
-    again = fg.audit_files(case.model, table, protocol, tmp_path / "out", resume=True, **options)  # nothing to do
-    assert content(again.folder) == content(tmp_path / "whole")
 
 
 def test_a_summary_has_its_block_too(case, rows, protocol, table, tmp_path):

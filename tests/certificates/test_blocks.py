@@ -22,6 +22,7 @@ from sklearn.ensemble import GradientBoostingClassifier
 
 import fragility as fg
 from fragility.auditing import files as stream
+from fragility.audits.folder import WORK_FOLDER
 from fragility.audits.integrity import check_integrity
 from fragility.audits.manifest import manifest_text
 from fragility.base.errors import CertificateError, DataError
@@ -190,13 +191,16 @@ def test_a_new_column_stands_only_in_its_own_table(case, model_and_rows, tmp_pat
     model, X, protocol = model_and_rows
     folder = certs.save(tmp_path / "with")
     if name != "toy":  # which is in every audit here
-        plain = files_of(fg.audit(model, X, protocol, lattice=False).save(tmp_path / "without"))
-        more = set(files_of(folder)) - set(plain)
+        without = fg.audit(model, X, protocol, lattice=False)
+        assert name not in without.manifest.blocks and name not in without[0].blocks
+        assert certs.table.select(without.table.column_names) == without.table
+        assert certs.manifest.root_digest == without.manifest.root_digest and fg.prove(certs, 3) == fg.prove(without, 3)
+        more = set(files_of(folder)) - set(files_of(without.save(tmp_path / "without")))
         assert more and all(file.startswith(f"{name}-") for file in more)
     loaded = fg.Certificates.load(folder)
     assert loaded.table.equals(certs.table) and loaded.manifest == certs.manifest
     stored = fg.open_audit(folder)
-    assert stored.block_table(name).equals(certs.block_table(name))
+    assert stored.block_table(name).equals(certs.block_table(name)) and stored.certificate(7) == certs[7]
     assert name in stored.certificate(0).blocks and name in certs[0].blocks
 
 
@@ -220,22 +224,28 @@ def test_memory_and_stream_and_resumed_give_the_same_bytes(case, model_and_rows,
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "cut", part_rows=15)
     monkeypatch.setattr(stream.Journal, "write", write)
-    if name != "toy":
-        other = {**options, name: False}
+    for other in {"toy": (), "lattice": (False,), "baselines": (False,)}.get(name, (False, 3)):
         with pytest.raises(DataError, match=f"begun with other choices about the {name} block"):
-            fg.audit_files(model, data, protocol, tmp_path / "cut", part_rows=15, resume=True, **other)
-    run(tmp_path / "cut", part_rows=15, resume=True)
-    assert files_of(tmp_path / "cut") == files_of(tmp_path / "parts")
+            run(tmp_path / "cut", part_rows=15, resume=True, **{name: other})
+    begun = list((tmp_path / "cut" / WORK_FOLDER).glob(f"{name}-00000-*"))
+    assert begun or certs.manifest.blocks[name].rows is not None
+    for damaged in begun:  # made again with its part
+        damaged.write_bytes(b"damaged")
+    for _ in range(2):  # the second time there is nothing to do
+        run(tmp_path / "cut", part_rows=15, resume=True)
+        assert files_of(tmp_path / "cut") == files_of(tmp_path / "parts")
 
 
-def test_it_verifies_and_so_does_a_selection(case, model_and_rows) -> None:
+def test_it_verifies_and_so_does_a_selection(case, model_and_rows, tmp_path) -> None:
     name, _, certs = case
     model, X, _ = model_and_rows
     result = fg.verify(certs, model, X)
     assert result.complete and name in [check.name for check in result.checks], str(result)
-    some = certs[5:25]
-    assert (name in some.blocks) == BLOCKS[name].in_selections
-    assert fg.verify(some, model, X), str(fg.verify(some, model, X))
+    assert fg.verify(certs, model, X, sample=5, seed=1)
+    for place, some in enumerate((certs[5:20], certs.take([5, 1, 8]))):
+        assert (name in some.blocks) == BLOCKS[name].in_selections
+        result = fg.verify(some.save(tmp_path / str(place)), model, X)
+        assert result and not result.complete, str(result)
 
 
 def test_a_forged_value_is_refused(case, model_and_rows, tmp_path) -> None:
@@ -262,7 +272,10 @@ def test_a_forged_value_is_refused(case, model_and_rows, tmp_path) -> None:
 
 def test_forged_rows_are_refused(case, tmp_path) -> None:
     name, _, certs = case
-    assert not check_integrity(hide_row(certs, name, 1))[0].passed
+    first = check_integrity(hide_row(certs, name, 1))[0]
+    every = certs.manifest.blocks[name].rows is None
+    told = f"has no {name} block, and every row must have one" if every else "rows"
+    assert not first.passed and told in first.detail
     folder = certs.save(tmp_path / "a")
     for change, told in {
         (lambda table: table.slice(1)): "",
@@ -280,6 +293,20 @@ def test_forged_rows_are_refused(case, tmp_path) -> None:
     root = change_root(certs.manifest, name, certs.manifest.root_digest)
     checks = check_integrity(fg.Certificates(certs.table, certs.protocol, root))
     assert [difference.field for difference in checks[1].differences] == [f"blocks.{name}.root_digest"]
+
+
+def test_files_that_were_changed_or_left_out_are_noticed(case, tmp_path) -> None:
+    name, _, certs = case
+    folder = certs.save(tmp_path / "a")
+    (file,) = folder.glob(f"{name}-*.parquet")
+    file.write_bytes(file.read_bytes() + b"\0")
+    assert "was changed after it was written" in check_integrity(folder)[0].detail
+    file.unlink()
+    assert "is missing" in check_integrity(folder)[0].detail
+    document = json.loads((folder / "manifest.json").read_text())
+    del document["files"][file.name]
+    (folder / "manifest.json").write_text(json.dumps(document))
+    assert "files in the manifest must name the parts" in check_integrity(folder)[0].detail
 
 
 def test_a_forged_declaration_is_refused(case, tmp_path) -> None:

@@ -1,6 +1,7 @@
 """The command line speaks command line: advice in its own options, and one sentence for a mistyped word."""
 
 import ast
+import functools
 import gzip
 import json
 import pickle
@@ -41,6 +42,7 @@ def called(node: ast.AST) -> str:
     return ast.unparse(node.func) if isinstance(node, ast.Call) else ""
 
 
+@functools.cache
 def parsed(path: Path) -> list[ast.AST]:
     return list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
 

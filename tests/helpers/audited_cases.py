@@ -16,7 +16,7 @@ from ordinary_ways import declare_groups
 
 import fragility as fg
 
-TRAINED, AUDITED, IN_CELLS = 1200, 24, 12
+TRAINED, AUDITED, IN_CELLS, FEW_STATES = 1200, 24, 12, 64
 EVERYTHING = {"lattice": True, "modes": True, "intervals": True, "any_value": True, "baselines": True}
 
 
@@ -32,6 +32,10 @@ class Audited:
     def check(self, folder: Path | None = None, **settings: Any) -> checker.Result:
         settings.setdefault("train", self.X_train)
         return checker.check(folder or self.folder, self.X, seed=3, **checker.take_apart(self.model), **settings)
+
+    def refuses(self, folder: Path, **settings: Any) -> bool:
+        """Whether a folder is refused: most are after few questions to the model, the others are asked all."""
+        return any(self.check(folder, **limit).exit_code == 1 for limit in ({"limit": FEW_STATES}, settings))
 
 
 @dataclass(frozen=True)

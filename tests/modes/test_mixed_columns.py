@@ -112,10 +112,10 @@ def find_flips(model: Pipeline, X: pd.DataFrame, intervals, exact: list[tuple[in
     return [one for one, some in zip(whose, p, strict=True) if naive_support_margin(some, int(own[one[0]])) < -1.001e-6]
 
 
-CASES = [(step, head, space) for step in STEPS for head in ("linear", "trees") for space in ("raw", "transformed")]
-
-
-@pytest.mark.parametrize(("step", "head", "space"), CASES)
+@pytest.mark.samples
+@pytest.mark.parametrize("space", ["raw", "transformed"])
+@pytest.mark.parametrize("head", ["linear", "trees"])
+@pytest.mark.parametrize("step", STEPS)
 @settings(max_examples=4, deadline=None)
 @given(shares=st.lists(st.floats(0.0, 1.0), min_size=10, max_size=20))
 def test_no_value_inside_an_exact_interval_flips(step: str, head: str, space: str, shares: list[float]) -> None:
