@@ -43,6 +43,7 @@ def slow_certificate(twin: GapTwin, i: int, protocol: Protocol) -> dict[str, Any
     )  # fmt: skip
 
 
+@pytest.mark.samples
 @pytest.mark.parametrize("depth", [None, 3])
 @pytest.mark.parametrize("name", MODELS)
 def test_certificates_equal_the_slow_twin_in_the_transformed_space(name: str, depth: int | None) -> None:
@@ -61,6 +62,7 @@ def test_certificates_equal_the_slow_twin_in_the_transformed_space(name: str, de
 RAW = ("logistic", "random_forest", "lightgbm", "xgboost", "catboost", "hist_gradient_boosting", "voting", "calibrated")
 
 
+@pytest.mark.samples
 @pytest.mark.parametrize("blocks", [False, True])
 @pytest.mark.parametrize("name", RAW)
 def test_certificates_equal_the_slow_twin_in_the_raw_space(name: str, blocks: bool) -> None:
@@ -72,6 +74,7 @@ def test_certificates_equal_the_slow_twin_in_the_raw_space(name: str, blocks: bo
         assert_equal(certs, i, slow_certificate(twin, i, protocol), f"{name} row {i}")
 
 
+@pytest.mark.samples
 @pytest.mark.parametrize("space", ["transformed", "raw"])
 @pytest.mark.parametrize("name", MODELS)
 def test_engines_and_black_box_agree_on_rows_with_gaps(name: str, space: str) -> None:
@@ -85,6 +88,7 @@ def test_engines_and_black_box_agree_on_rows_with_gaps(name: str, space: str) ->
     assert fg.verify(native, case.model, X)
 
 
+@pytest.mark.samples
 @pytest.mark.parametrize("space", ["transformed", "raw"])
 @pytest.mark.parametrize("name", MODELS)
 def test_smallest_sets_equal_the_slow_twin(name: str, space: str) -> None:
@@ -103,6 +107,7 @@ def test_smallest_sets_equal_the_slow_twin(name: str, space: str) -> None:
             assert removed == (expected[0] if expected else ()), f"{name} {engine} row {i}"
 
 
+@pytest.mark.samples
 @pytest.mark.parametrize("space", ["transformed", "raw"])
 @pytest.mark.parametrize("name", MODELS)
 def test_what_a_missing_field_would_become_changes_no_claim(name: str, space: str) -> None:
