@@ -23,7 +23,7 @@ import fragility as fg
 from fragility.auditing.certifying import PartAuditor
 from fragility.audits import Claims
 from fragility.blocks.claims import claims_from, row_digests, table_of
-from fragility.scores import common_loss, exposure, independent_loss, support_margin
+from fragility.scores import common_loss, exposure, independent_loss, random_loss, support_margin
 from fragility_paper.bench import MODELS, Bench
 from fragility_paper.bench.costs import measure
 from fragility_paper.data import DATA_VARIABLE, load
@@ -32,11 +32,12 @@ GOAL = 1.05
 
 
 def derive(claims: Claims, protocol: fg.Protocol) -> None:
-    """The three derived scores."""
+    """The derived scores."""
     independent = independent_loss(claims.margin, claims.one_step_drop)
     fading = claims.thresholds[:, protocol.fading]
     common = common_loss(claims.margin, claims.fade_margin, fading, np.array(protocol.severities))
-    exposure(claims.rcma, independent, common, protocol.exposure_weights)
+    random = random_loss(claims.margin, claims.one_step_drop, claims.bare_margin)
+    exposure(claims.rcma, independent, common, random, protocol.exposure_weights)
 
 
 def finish(claims: Claims, bench: Bench) -> None:

@@ -156,6 +156,7 @@ def lying(certs: Certificates, row: int, nudge: float = 0.0) -> Certificates:
         "thresholds": thresholds,
         "one_step_drop": drops,
         "fade_margin": fading,
+        "bare_margin": np.where(np.arange(len(margin)) == row, margin[:, 0], c.bare_margin),
     }
     told = replace(c, **changed)
     follows = derived_claims({name: getattr(told, name) for name in MEASURED}, certs.protocol)

@@ -47,7 +47,7 @@ def test_what_decides_flips_is_named(setting, told, changed):
         ("operators", {"operators": ("attenuate_all",)}),
         ("severities", {"severities": (0.5, 1.0)}),
         ("weights of FDS", {"weights": (1.0, 0.0, 0.0)}),
-        ("weights of exposure", {"exposure_weights": (1.0, 1.0, 0.0)}),
+        ("weights of exposure", {"exposure_weights": (1.0, 1.0, 0.0, 1.0)}),
         ("resolution", {"resolution": 1e-5}),
         ("smoothing", {"smoothing": 0.01}),
     ],

@@ -337,3 +337,51 @@ def test_an_opened_folder_is_read_as_certificates_are(labelled, tmp_path):
         ours = ReviewPolicy.fit(certs, labels, risk=0.03, by=by, segments="predicted")
         assert ReviewPolicy.fit(stored, labels, risk=0.03, by=by, segments="predicted") == ours
         assert ours.select(stored).table == ours.select(certs).table
+
+
+# --- by rehearsal, and among several scores -----------------------------------------------------------------
+
+
+def test_a_policy_chooses_among_scores_with_the_level_divided_among_them(labelled, tmp_path):
+    _, _, certs, labels = labelled
+    names = ("exposure", "rehearsal", "confidence")
+    policy = ReviewPolicy.fit(certs, labels, risk=0.3, by=names)
+    sure = labels.high_confidence
+    shares = {}
+    for name in names:
+        score, brittle = certs.score(name, labels=labels)[sure], labels.brittle[sure]
+        found = naive_policy.policy(score.tolist(), brittle.tolist(), 0.3, 0.95, segments=len(names))
+        if found is not None:
+            shares[name] = float((score >= found[0]).mean()), found
+    best = min(shares, key=lambda name: shares[name][0])
+    assert policy.by == best and policy.tried == names
+    assert policy.review_share == pytest.approx(shares[best][0])
+    assert (policy.threshold, policy.bound) == (shares[best][1][0], pytest.approx(shares[best][1][1]))
+    assert f"Ranked by {best}, which of exposure, rehearsal and confidence needs the least review" in str(policy)
+    assert ReviewPolicy.load(policy.save(tmp_path / "policy.json")) == policy
+    marked = policy.select(certs, labels=labels)
+    assert len(marked) == round(policy.review_share * sure.sum())
+
+
+def test_a_policy_by_rehearsal_asks_for_labels_of_its_stress(labelled):
+    model, X, certs, labels = labelled
+    policy = ReviewPolicy.fit(certs, labels, risk=0.3, by="rehearsal")
+    assert policy.by == "rehearsal" and policy.tried == ("rehearsal",)
+    score = certs.score("rehearsal", labels=labels)
+    assert len(policy.select(certs, labels=labels)) == int((labels.high_confidence & (score >= policy.threshold)).sum())
+    with pytest.raises(fg.FragilityError, match="no part of certificates"):
+        policy.select(certs)
+    other = fg.label_brittle(model, X[300:], certs.protocol, fg.Stress.at(0.1))
+    with pytest.raises(fg.DataError, match="rehearsal is of another stress"):
+        policy.select(certs, labels=other)
+    guard = fg.Guard(model, certs.protocol, policy=policy)
+    marked = [check.review for check in guard.check_rows(X[300:340], ids=list(certs.claims.ids[:40]))]
+    chosen = set(policy.select(certs, labels=labels).claims.ids)
+    assert marked == [own in chosen for own in certs.claims.ids[:40]]
+
+
+@pytest.mark.parametrize("names", [(), ("fds", "fds"), ("exposure", "fds", "rcma", "confidence", "rehearsal")])
+def test_one_to_four_different_scores_are_tried(labelled, names):
+    _, _, certs, labels = labelled
+    with pytest.raises(fg.DataError, match="among 1 to 4 different scores"):
+        ReviewPolicy.fit(certs, labels, by=names)

@@ -157,13 +157,15 @@ def test_losses_equal_the_slow_twins(margin: float, values: list[float], data: s
     st.floats(0, 1),
     st.floats(0, 20),
     st.one_of(st.none(), st.floats(0, 1)),
-    st.tuples(st.floats(0.01, 1), st.floats(0.01, 1), st.floats(0, 1)),
+    st.floats(0, 1),
+    st.tuples(st.floats(0.01, 1), st.floats(0.01, 1), st.floats(0, 1), st.floats(0, 1)),
 )
 @settings(max_examples=200, deadline=None)
-def test_exposure_equals_the_slow_twin(targeted, independent, common, weights) -> None:
+def test_exposure_equals_the_slow_twin(targeted, independent, common, random, weights) -> None:
     known = math.nan if common is None else common
-    found = scores.exposure(np.array([targeted]), np.array([independent]), np.array([known]), weights)[0]
-    assert found == pytest.approx(naive_exposure(targeted, independent, common, weights), rel=1e-9, abs=1e-15)
+    found = scores.exposure(*(np.array([loss]) for loss in (targeted, independent, known, random)), weights)[0]
+    expected = naive_exposure(targeted, independent, common, random, weights)
+    assert found == pytest.approx(expected, rel=1e-9, abs=1e-15)
 
 
 def test_rows_whose_margin_is_zero_have_finite_collapse() -> None:
@@ -271,6 +273,7 @@ def test_a_rows_sums_depend_neither_on_the_other_rows_nor_on_how_arrays_lie_in_m
             scores.rcma(values),
             scores.independent_loss(m, values),
             scores.common_loss(m, values, threshold[rows], severities),
+            scores.random_loss(m, values, values[:, 0]),
             scores.degradation_risk(np.abs(values)),
         ]
 

@@ -246,9 +246,9 @@ def with_cell(table: pa.Table, name: str, row: int, value) -> pa.Table:
 
 
 COLUMNS = [
-    "id", "predicted", "confidence", "margin", "flip_budget", "flipped", "rcma", "fds", "exposure",
-    "independent_loss", "common_loss", "lambda_attenuate_all", "lambda_attenuate_top1", "path", "path_margin",
-    "path_predicted", "path_collapse", "fade_margin", "one_step_drop", "one_step_confidence_drop",
+    "id", "predicted", "confidence", "margin", "bare_margin", "flip_budget", "flipped", "rcma", "fds", "exposure",
+    "independent_loss", "common_loss", "random_loss", "lambda_attenuate_all", "lambda_attenuate_top1", "path",
+    "path_margin", "path_predicted", "path_collapse", "fade_margin", "one_step_drop", "one_step_confidence_drop",
     "already_missing", "digest",
 ]  # fmt: skip
 

@@ -46,6 +46,7 @@ LIMITS = (
 )
 LISTS = ("path_margin", "path_predicted", "path_collapse", "fade_margin", "one_step_drop", "one_step_confidence_drop")
 BASELINES = ("typical", "median", "missing", "mean")
+LOSS_RATES = (0.1, 0.3, 0.5)
 ALL_MODES = ("lost", "wrong", "noisy", "stale", "sentinel", "outage")
 STATES = MINIMUM, BOUND, NONE_SMALL, NONE, OPEN = (
     *("minimum", "upper bound"),
@@ -355,7 +356,8 @@ def check_protocol(p: Document) -> None:
         in ([], sorted({*BASELINES} - {baseline})),
         "operators stand once": len(set(p["operators"])) == len(p["operators"]),
         "severities rise": len(p["severities"]) > 0 and all(a < b for a, b in itertools.pairwise(p["severities"])),
-        "depth and weights fit": p["depth"] <= len(groups) and len(p["weights"]) == len(p["exposure_weights"]) == 3,
+        "depth and weights fit": p["depth"] <= len(groups)
+        and [*map(len, (p["weights"], p["exposure_weights"]))] == [3, 4],
         "the catalogue is that of the groups, and has its size": in_order(catalogue, groups)
         and len(catalogue) == len(modes["catalogue"])
         and all(e["fields"] == held[g] and len(e["values"]) == len(e["counts"]) for g, e in catalogue.items())
@@ -427,10 +429,12 @@ def list_claims(p: Document, classes: Sequence[Any], full: bool) -> list[Column]
         ("predicted", "c", place_in(classes)),
         ("confidence", "n", SHARE),
         ("margin", "n", None),
+        ("bare_margin", "n", margins),
         ("flip_budget", "i", pack),
         ("flipped", "b", pack),
         *((name, "n", None) for name in ("rcma", "fds", "exposure", "independent_loss")),
         ("common_loss", "n?", None),
+        ("random_loss", "n", None),
         *((f"lambda_{o}", "n?", pack) for o in p["operators"]),
         ("path", "T", place_in(groups)),
         ("path_margin", "N", margins),
@@ -628,7 +632,7 @@ def find_difference(claimed: Any, own: Any) -> float:
 
 def derive(p: Document, row: Document) -> Document:
     """The claims that are arithmetic on others of the row."""
-    (v1, v2, v3), (w1, w2, w3), m = p["exposure_weights"], p["weights"], row["margin"]
+    (v1, v2, v3, v4), (w1, w2, w3), m = p["exposure_weights"], p["weights"], row["margin"]
     scale, n, most = abs(m) + 1e-8, len(p["severities"]), 1.0 if p["reading"] == "support" else math.inf
     collapse = [min(max((m - stressed) / scale, 0.0), most) for stressed in row["path_margin"]]
     rcma, alone = sum(collapse) / len(collapse), sum(drop for drop in row["one_step_drop"] if drop > 0) / scale
@@ -639,13 +643,17 @@ def derive(p: Document, row: Document) -> Document:
         lost = [min(max((m - faded) / scale, 0.0), 1.0) for faded in row["fade_margin"]]
         common = (sum(lost) + n - len(lost)) / n
         u = v1 * rcma + v2 * alone + v3 * common
+    slope, bare = sum(row["one_step_drop"]), m - row["bare_margin"]
+    quadratic = [min(max((r * (1 - r) * slope + r * r * bare) / scale, 0.0), 1.0) for r in LOSS_RATES]
+    random = sum(quadratic) / len(quadratic)
     return {
         "path_collapse": collapse,
         "rcma": rcma,
         "fds": 1 - math.exp(-fds),
         "independent_loss": alone,
         "common_loss": common,
-        "exposure": 1 - math.exp(-u),
+        "random_loss": random,
+        "exposure": 1 - math.exp(-u - v4 * random),
     }
 
 
@@ -950,7 +958,7 @@ def certify(e: Evidence, i: int, y: int, path: Sequence[int] | None = None) -> D
         path = sorted(G, key=lambda g: (e.gone[i][g], -np.rint((m[0] - m[1 + g]) / p["resolution"]), g))
     moved = {o: G if o == "attenuate_all" else path[: int(o[13:])] for o in operators}
     fading = [e.move(i, groups, s) for groups in moved.values() for s in p["severities"]]
-    after = e.ask([*(e.move(i, path[:k]) for k in range(1, K + 1)), *fading])
+    after = e.ask([*(e.move(i, path[:k]) for k in range(1, K + 1)), *fading, e.move(i, G)])
     margins, flips = e.margin(after, y), e.flips(after, y)
     parts = {o: slice(K + j * n, K + j * n + n) for j, o in enumerate(operators)}
     return {
@@ -961,6 +969,7 @@ def certify(e: Evidence, i: int, y: int, path: Sequence[int] | None = None) -> D
         "one_step_drop": m[0] - m[1:],
         "one_step_confidence_drop": P[0, y] - P[1:, y],
         "path_margin": [m[0], *margins[:K]],
+        "bare_margin": margins[-1],
         "flips": flips[:K],
         "path_P": after[:K],
         "faded": list(margins[parts["attenuate_all"]]) if "attenuate_all" in parts else [],
@@ -978,23 +987,28 @@ def cut_fading(p: Document, own: Document, row: Document) -> list[float]:
 
 
 def find_tolerances(p: Document, own: Document) -> dict[str, float]:
-    (v1, v2, v3), m = p["exposure_weights"], abs(own["margin"]) + 1e-8
+    (v1, v2, v3, v4), m = p["exposure_weights"], abs(own["margin"]) + 1e-8
     t = p["resolution"] * (1 + max(map(abs, own["path_margin"])) / 1000)
     c = min(t * (2 + max(own["path_collapse"])) / m, 1.0 if p["reading"] == "support" else math.inf)
     i = t * (2 * len(p["groups"]) + own["independent_loss"]) / m
     e = (v1 * c + v2 * i) * (v1 + v2 + v3) / (v1 + v2 or 1)
-    e = min((v1 + v3) * c + v2 * i, 1.0) if "attenuate_all" in p["operators"] else e
+    e = (v1 + v3) * c + v2 * i if "attenuate_all" in p["operators"] else e
+    slope, bare = abs(sum(own["one_step_drop"])) / m, abs(own["margin"] - own["bare_margin"]) / m
+    q = [r * (1 - r) * (2 * len(p["groups"]) + slope) + r * r * (2 + bare) for r in LOSS_RATES]
+    q = min(t * sum(q) / (len(q) * m), 1.0)
     scores = {
         "path_collapse": c,
         "rcma": c,
         "fds": p["weights"][0] * c,
         "independent_loss": i,
         "common_loss": min(c, 1.0),
-        "exposure": e,
+        "random_loss": q,
+        "exposure": min(e + v4 * q, 1.0),
     }
     return {
         "confidence": t,
         "margin": t,
+        "bare_margin": t,
         "path_margin": t,
         "fade_margin": t,
         "one_step_drop": 2 * t,

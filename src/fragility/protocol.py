@@ -79,6 +79,7 @@ RESOLUTION = parts.RESOLUTIONS[0]
 DEFAULT_OPERATORS = ("attenuate_all", "attenuate_top1")
 DEFAULT_SEVERITIES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 EQUAL_WEIGHTS = (1 / 3, 1 / 3, 1 / 3)
+EXPOSURE_WEIGHTS = (1 / 3, 1 / 3, 1 / 3, 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,7 +156,7 @@ class Protocol:
     depth: Positive = DEFAULT_DEPTH
     reading: Reading = "support"
     weights: tuple[AtLeastZero, AtLeastZero, AtLeastZero] = EQUAL_WEIGHTS
-    exposure_weights: tuple[AtLeastZero, AtLeastZero, AtLeastZero] = EQUAL_WEIGHTS
+    exposure_weights: tuple[AtLeastZero, AtLeastZero, AtLeastZero, AtLeastZero] = EXPOSURE_WEIGHTS
     resolution: Annotated[float, parts.RESOLUTION] = 1e-6
     smoothing: Annotated[float, between(0, parts.MAX_SMOOTHING)] = 0.0  # of (p + smoothing) / (1 + C smoothing)
     min_confidence: Level = CONFIDENT
@@ -194,7 +195,7 @@ class Protocol:
         depth: int | None = None,
         reading: Reading = "support",
         weights: Sequence[float] = EQUAL_WEIGHTS,
-        exposure_weights: Sequence[float] = EQUAL_WEIGHTS,
+        exposure_weights: Sequence[float] = EXPOSURE_WEIGHTS,
         resolution: float | None = None,
         smoothing: float | None = None,
         min_confidence: float = CONFIDENT,
@@ -247,8 +248,9 @@ class Protocol:
             (``support``) or not (``support_unbounded``); or of whichever class leads (``current``).
         weights : sequence of three float, default=(1/3, 1/3, 1/3)
             Of RCMA, 1/k* and 1/lambda* in FDS.
-        exposure_weights : sequence of three float, default=(1/3, 1/3, 1/3)
-            Of targeted loss (RCMA), independent loss and common loss in exposure.
+        exposure_weights : sequence of four float, default=(1/3, 1/3, 1/3, 1)
+            Of targeted loss (RCMA), independent loss, common loss and random loss in exposure. Without the operator
+            ``attenuate_all`` there is no common loss, and its weight goes to the first two.
         resolution : float, optional
             Margins closer than this count as equal, and a verified margin may lie this far off, from 1e-9 to 1e-3. By
             default 1e-6, or the finest of 1e-5, 1e-4 and 1e-3 that is twice the rounding measured where the model

@@ -10,13 +10,19 @@ Letters are the paper's: n rows, C classes, G evidence groups, K audit depth, P 
     RCMA = sum_{k=0..K} c_k / (K + 1)
     u = w1 RCMA + w2 / k* + w3 mean_P 1[lambda*_P < inf] / (lambda*_P + 1e-8),   FDS = 1 - exp(-u)
 
-Exposure is ours, not the paper's: evidence fails in three ways, and the states of the certificate hold all three.
+Exposure is ours, not the paper's: evidence fails in several ways, and the states of the certificate hold them all.
 
     T = RCMA                                          targeted: the groups that matter most go first
     I = sum_g [delta_g]_+ / (|m(x)| + 1e-8)           independent: each group fails on its own
     a_lambda = 1 for lambda >= lambda*_all, else [m(x) - m(x at lambda)] / (|m(x)| + 1e-8) clipped to [0, 1]
     A = mean_{lambda in Lambda} a_lambda              common mode: everything fades together (attenuate_all)
-    E = 1 - exp(-(v1 T + v2 I + v3 A))
+    D = sum_g delta_g (signed),   m_0 = margin of the same class with all evidence lost
+    q_r = clip((r (1 - r) D + r^2 (m(x) - m_0)) / (|m(x)| + 1e-8), 0, 1)
+    Q = mean_{r in {0.1, 0.3, 0.5}} q_r               random loss: every group is lost independently with rate r
+    E = 1 - exp(-(v1 T + v2 I + v3 A + v4 Q))
+
+q_r is the expected collapse at rate r by the quadratic in r that has the right value and slope at r = 0 and the right
+value at r = 1.
 
 Where the protocol declares a decision threshold, ``offset`` (C,) is added to the log-probabilities before classes are
 compared (see ``fragility.decision``); without one the class with the largest probability is predicted.
@@ -43,6 +49,7 @@ CONFIDENT = 0.9  # a prediction is confident from this probability on, unless a 
 EARLY = 2  # a prediction flips early if losing so many groups, strongest first, flips it
 EPSILON = 1e-8  # keeps normalisers and 1 / lambda* finite
 READINGS: tuple[Reading, ...] = ("support", "current", "support_unbounded")
+LOSS_RATES = (0.1, 0.3, 0.5)  # at which the random loss takes every group away
 
 
 def flips_within(groups: int, flip_budget: Any, depth: int) -> Any:
@@ -255,12 +262,27 @@ def common_loss(margin: Floats, fade_margin: Floats, threshold: Floats, severiti
     return np.asarray(_sum_rows(np.where(severities[:, None] >= threshold, 1.0, lost).T) / len(severities))
 
 
-def exposure(area: Floats, independent: Floats, common: Floats, weights: tuple[float, float, float]) -> Floats:
-    """Return E = 1 - exp(-(v1 T + v2 I + v3 A)); all (n,). Where A is NaN, its weight goes to the other two."""
-    v1, v2, v3 = weights
+def random_loss(margin: Floats, drops: Floats, bare: Floats) -> Floats:
+    """Return Q, the mean of q_r over the rates; margin and bare, which is m_0, (n,), drops (n, G) -> (n,)."""
+    scale, slope = np.abs(margin) + EPSILON, _sum_rows(drops)
+    total = np.zeros(len(margin))
+    for r in LOSS_RATES:
+        total += np.clip((r * (1.0 - r) * slope + r * r * (margin - bare)) / scale, 0.0, 1.0)
+    return np.asarray(total / len(LOSS_RATES))
+
+
+def exposure(
+    area: Floats,
+    independent: Floats,
+    common: Floats,
+    random: Floats,
+    weights: tuple[float, float, float, float],
+) -> Floats:
+    """Return E = 1 - exp(-(v1 T + v2 I + v3 A + v4 Q)); all (n,). Where A is NaN, its weight goes to T and I."""
+    v1, v2, v3, v4 = weights
     rest = (v1 * area + v2 * independent) * ((v1 + v2 + v3) / (v1 + v2) if v1 + v2 > 0 else 0.0)
     u = np.where(np.isnan(common), rest, v1 * area + v2 * independent + v3 * common)
-    return np.asarray(-np.expm1(-u))
+    return np.asarray(-np.expm1(-(u + v4 * random)))
 
 
 def _sum_rows(terms: Floats) -> Floats:

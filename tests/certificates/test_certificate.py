@@ -28,8 +28,8 @@ from fragility.pages.wording import name_lost_groups
 from fragility.protocol import Protocol
 
 PUBLIC = [
-    "id", "predicted", "confidence", "margin", "flip_budget", "flipped", "rcma", "fds",
-    "exposure", "independent_loss", "common_loss", "lambda_attenuate_all", "lambda_attenuate_top1",
+    "id", "predicted", "confidence", "margin", "bare_margin", "flip_budget", "flipped", "rcma", "fds",
+    "exposure", "independent_loss", "common_loss", "random_loss", "lambda_attenuate_all", "lambda_attenuate_top1",
     "path", "path_margin", "path_predicted", "path_collapse", "fade_margin", "one_step_drop",
     "one_step_confidence_drop", "already_missing", "digest",
 ]  # fmt: skip
@@ -229,7 +229,8 @@ def test_table_and_claims_are_inverses(certs: Certificates) -> None:
 
 
 MEASURED = {
-    "predicted", "confidence", "flip_budget", "flipped", "thresholds", "path", "path_margin", "path_predicted",
+    "predicted", "confidence", "bare_margin", "flip_budget", "flipped", "thresholds", "path", "path_margin",
+    "path_predicted",
     "fade_margin", "one_step_drop", "one_step_confidence_drop", "already_missing",
 }  # fmt: skip
 
@@ -276,7 +277,8 @@ def test_rows_are_hashed_as_the_format_says(certs: Certificates, ids: str, monke
         text = str(own_id).encode()
         whole = isinstance(own_id, int)
         data = b"i" + struct.pack("<q", own_id) if whole else b"s" + struct.pack("<I", len(text)) + text
-        numbers = [claims.predicted[i], np.rint(claims.confidence[i] * 2**20), claims.flip_budget[i], claims.flipped[i]]
+        numbers = [claims.predicted[i], np.rint(claims.confidence[i] * 2**20)]
+        numbers += [np.rint(claims.bare_margin[i] / units) + 0.0, claims.flip_budget[i], claims.flipped[i]]
         numbers += [math.nan if np.isinf(severity) else severity for severity in claims.thresholds[i]]
         numbers += [*claims.path[i], *(np.rint(claims.path_margin[i] / units) + 0.0), *claims.path_predicted[i]]
         numbers += [math.nan if np.isnan(margin) else np.rint(margin / units) + 0.0 for margin in claims.fade_margin[i]]

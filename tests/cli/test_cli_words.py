@@ -306,6 +306,25 @@ def test_stressors_are_named_and_donors_belong_to_one(made, command):
     assert "--stressors does not name it" in refuse(*words, "--donors", made / "train.parquet")
 
 
+def test_rehearsal_from_labels_to_the_list(made, tmp_path):
+    given = ["--model", made / "model.skops", "--data", made / "test.parquet", *COLUMNS]
+    labels, file = tmp_path / "labels.parquet", tmp_path / "policy.json"
+    assert run("evaluate", "labels", made / "audit", *given, "--draws", 2, "--out", labels).code == 0
+    scores = "exposure,rehearsal,confidence"
+    done = run("policy", made / "audit", "--stress", labels, "--score", scores, "--risk", 0.9, "--out", file)
+    assert done.code == 0 and "which of exposure, rehearsal and confidence needs the least review" in done.out
+    written = json.loads(file.read_text())
+    assert written["tried"] == scores.split(",") and written["by"] in written["tried"]
+    done = run("policy", made / "audit", "--stress", labels, "--score", "rehearsal", "--risk", 0.9, "--out", file)
+    assert done.code == 0 and f"--stress {labels}" in done.err
+    assert "with --stress" in refuse("show", made / "audit", "--policy", file)
+    assert run("show", made / "audit", "--policy", file, "--stress", labels).code == 0
+    listed = run("show", made / "audit", "--score", "rehearsal", "--stress", labels, "--min-confidence", 0)
+    assert listed.code == 0, listed.err
+    assert "with --stress" in refuse("show", made / "audit", "--score", "rehearsal")
+    assert "--score rehearsal" in refuse("show", made / "audit", "--stress", labels)
+
+
 def test_a_policy_by_failure_mode(made, tmp_path):
     """From labels of wrong values to the list of cases, with the score named at every step."""
     given = ["--model", made / "model.skops", "--data", made / "test.parquet", *COLUMNS]

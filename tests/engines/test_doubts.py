@@ -333,7 +333,7 @@ def test_parts_of_any_size_write_the_same_bytes(tmp_path, part_rows):
 
 
 @pytest.mark.parametrize("fault", ["margin", "confidence", "states"])
-@pytest.mark.parametrize("row", [16, 30, 59])
+@pytest.mark.parametrize("row", [17, 30, 59])
 def test_a_row_that_an_engine_gets_wrong_behind_the_first_is_asked_of_the_model(monkeypatch, fault, row):
     X = np.random.default_rng(0).normal(size=(60, 4))
     model = GaussianNB().fit(X, (X[:, 0] + X[:, 1] > 0).astype(int))

@@ -70,7 +70,8 @@ def cases(draw: st.DrawFn) -> Case:
             smoothing=draw(st.sampled_from([0.0, 1 / 40, 0.3])),
         ),
     )
-    n, n_second = draw(st.sampled_from([1, 9, 40])), depth - 1 + len(asked.grid) * len(widths)
+    n, own_end = draw(st.sampled_from([1, 9, 40])), draw(st.booleans())
+    n_second = depth - 1 + len(asked.grid) * len(widths) + own_end
     divisor = 40.0 if link == AVERAGE else 1.0
     kind = np.float64 if link == AVERAGE else draw(st.sampled_from([np.float32, np.float64]))
 
@@ -115,10 +116,11 @@ def defined(case: Case) -> dict[str, Any]:
     margin = read_margin(p)
     order = removal_order((margin[0] - margin[1:]).T, rule.resolution)
     path = np.concatenate([p[:1], p[1 + order[:, 0], np.arange(n)][None], later[: asked.depth - 1]])
-    severities = np.array(asked.severities)
+    severities, shared = np.array(asked.severities), asked.depth - 1 + len(asked.grid) * len(asked.widths)
+    bare = later[shared:] if len(later) > shared else bare  # each row's own
     threshold, fade = np.empty((n, len(asked.widths))), np.empty((n, 0))
     for j, width in enumerate(asked.widths):
-        states = later[asked.depth - 1 + j :: len(asked.widths)]
+        states = later[asked.depth - 1 + j : shared : len(asked.widths)]
         if len(asked.grid) < len(severities):
             states = np.concatenate([states, path[[width]] if asked.on_path(width) else bare])
         flips = support_margin(states, predicted, rule.offset) < -rule.resolution
@@ -136,6 +138,7 @@ def defined(case: Case) -> dict[str, Any]:
         "path_predicted": state_prediction(path, predicted, rule.resolution, rule.offset).T,
         "threshold": threshold,
         "fade_margin": fade,
+        "bare_margin": read_margin(bare[0]),
         "order": order[:, : asked.longest],
     }
 
@@ -147,7 +150,15 @@ def test_reading_equals_the_definitions(case):
     assert got.keys() == want.keys()
     for name in ("predicted", "order", "path_predicted", "threshold"):
         np.testing.assert_array_equal(got[name], want[name], err_msg=name)
-    for name in ("confidence", "margin", "one_step_margin", "one_step_confidence", "path_margin", "fade_margin"):
+    for name in (
+        "confidence",
+        "margin",
+        "one_step_margin",
+        "one_step_confidence",
+        "path_margin",
+        "fade_margin",
+        "bare_margin",
+    ):
         np.testing.assert_allclose(got[name], want[name], rtol=1e-13, atol=2e-13, err_msg=name)
 
 

@@ -146,7 +146,7 @@ def test_audits_under_other_protocols_are_not_compared(audits, credit):
 
 
 EASIER = [
-    ("exposure_weights", {"exposure_weights": (0.1, 0.1, 0.1)}, {"measure": "exposure"}),
+    ("exposure_weights", {"exposure_weights": (0.1, 0.1, 0.1, 0.1)}, {"measure": "exposure"}),
     ("severities", {"severities": (1.0,)}, {"measure": "exposure"}),
     ("smoothing", {"smoothing": 0.5}, {"measure": "exposure"}),
     ("catalogue_size", {"catalogue": 1}, {"measure": "exposure", "mode": "wrong"}),

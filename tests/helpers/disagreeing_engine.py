@@ -44,7 +44,7 @@ def trace(rows, protocol):
     right = trace_blackbox(rows, protocol)
     if ROWS is not None:
         wrong = (rows.dense()[:, None] == ROWS).all(axis=2).any(axis=1)
-        names = ("path_margin", "fade_margin") if FAULT == "states" else (FAULT,)
+        names = ("path_margin", "fade_margin", "bare_margin") if FAULT == "states" else (FAULT,)
         changed = {name: getattr(right, name).copy() for name in names}
         for values in changed.values():
             values[wrong] += ERROR
@@ -56,7 +56,7 @@ def _wrong(fault, values, rows):
     """The black box's own observation, falsified in one row as a real error of an engine would."""
     values = values.copy()
     match fault:
-        case "one_step_margin" | "confidence" | "one_step_confidence":
+        case "one_step_margin" | "bare_margin" | "confidence" | "one_step_confidence":
             return values + ERROR
         case "path_margin":
             values[0, -1] += ERROR

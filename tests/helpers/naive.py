@@ -221,12 +221,25 @@ def naive_common_loss(margin: float, fading: Sequence[float], n_severities: int)
     return (math.fsum(lost) + (n_severities - len(fading))) / n_severities
 
 
-def naive_exposure(targeted: float, independent: float, common: float | None, weights: Sequence[float]) -> float:
-    """1 - exp(-(v1 T + v2 I + v3 A)); without A the weights of T and I are scaled up to the same total."""
-    v1, v2, v3 = weights
+def naive_random_loss(margin: float, drops: Sequence[float], bare: float) -> float:
+    """Mean over the rates of the expected collapse when every group is lost with that rate, clipped to [0, 1]."""
+    scale, values = abs(margin) + EPSILON, []
+    for r in (0.1, 0.3, 0.5):
+        value = r * (1.0 - r) * math.fsum(drops) / scale + r**2 * (margin - bare) / scale
+        values.append(min(1.0, max(0.0, value)))
+    return math.fsum(values) / len(values)
+
+
+def naive_exposure(
+    targeted: float, independent: float, common: float | None, random: float, weights: Sequence[float]
+) -> float:
+    """1 - exp(-(v1 T + v2 I + v3 A + v4 Q)); without A the weights of T and I are scaled up to share its weight."""
+    v1, v2, v3, v4 = weights
     if common is None:
-        return 1.0 - math.exp(-(v1 * targeted + v2 * independent) * (v1 + v2 + v3) / (v1 + v2))
-    return 1.0 - math.exp(-(v1 * targeted + v2 * independent + v3 * common))
+        u = (v1 * targeted + v2 * independent) * (v1 + v2 + v3) / (v1 + v2)
+    else:
+        u = v1 * targeted + v2 * independent + v3 * common
+    return 1.0 - math.exp(-u - v4 * random)
 
 
 # --- the certificate ------------------------------------------------------------------------------
@@ -246,7 +259,7 @@ def naive_certificate(
     stepwise: Sequence[bool] | None = None,
     whole: Sequence[bool] | None = None,
     decision: Decision | None = None,
-    exposure_weights: Sequence[float] = (1 / 3, 1 / 3, 1 / 3),
+    exposure_weights: Sequence[float] = (1 / 3, 1 / 3, 1 / 3, 1),
     smoothing: float = 0.0,
     absent: Sequence[bool] | None = None,
 ) -> dict[str, Any]:
@@ -305,11 +318,17 @@ def naive_certificate(
     common = naive_common_loss(margin, fading, len(severities)) if "attenuate_all" in operators else None
     independent = math.fsum(max(0.0, drop) for drop in one_step_drop) / (abs(margin) + EPSILON)
 
+    everything_lost = at({g: 1.0 for g in range(len(groups))})
+    bare_margin = naive_margin(everything_lost, original, reading, decision, smoothing)
+    random = naive_random_loss(margin, one_step_drop, bare_margin)
+
     return {
         "fade_margin": fading,
+        "bare_margin": bare_margin,
         "independent_loss": independent,
         "common_loss": common,
-        "exposure": naive_exposure(rcma, independent, common, exposure_weights),
+        "random_loss": random,
+        "exposure": naive_exposure(rcma, independent, common, random, exposure_weights),
         "predicted": original,
         "confidence": p[original],
         "margin": margin,

@@ -39,6 +39,44 @@ def uniform(seed, stream, sample_id, draw, position):
     return (word >> 11) / 2**53
 
 
+def balanced(seed, kind, sample_id, count, positions):
+    """Step 5 of the draw format, from its words: u'[t][j] of draw t at the j-th of the positions."""
+    stream = f"rehearsal {kind}"
+
+    def u(t, j):
+        return uniform(seed, stream, sample_id, t, positions[j])
+
+    places = range(len(positions))
+    found = [[0.0] * len(positions) for _ in range(count)]
+    for j in places:
+        place = sum(u(count, i) < u(count, j) for i in places)
+        v = (place + u(count + 1, 0)) / len(positions)
+        for t in range(count):
+            rank = sum(u(s, j) < u(t, j) for s in range(count))
+            found[t][j] = (rank + v) / count
+    return found
+
+
+def mirrored(seed, kind, sample_id, count, positions):
+    half = balanced(seed, kind, sample_id, count // 2, positions)
+    return [*half, *([1.0 - u for u in row] for row in half)]
+
+
+def rehearsed_rows(kind, x, baseline, column_group, n_groups, spread, severity, seed, sample_id, count):
+    """The rehearsed copies of one row under one stressor."""
+    if kind == "noise":
+        moved = [j for j in range(len(x)) if spread[j] > 0]
+        draws = mirrored(seed, kind, sample_id, count, moved)
+        return [
+            [v + severity * spread[j] * (2 * us[moved.index(j)] - 1) if j in moved else v for j, v in enumerate(x)]
+            for us in draws
+        ]
+    units = n_groups if kind == "mask" else len(x)
+    unit = column_group if kind == "mask" else range(len(x))
+    draws = balanced(seed, kind, sample_id, count, list(range(units)))
+    return [[b if us[k] < severity else v for v, b, k in zip(x, baseline, unit, strict=True)] for us in draws]
+
+
 def masked(x, baseline, column_group, n_groups, rate, seed, sample_id, draw):
     gone = [uniform(seed, "mask", sample_id, draw, g) < rate for g in range(n_groups)]
     return [b if gone[g] else v for v, b, g in zip(x, baseline, column_group, strict=True)]

@@ -16,6 +16,7 @@ import fragility_check
 import joblib
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 from command_line import Done, run
 from ordinary_asking import Asker, check_rows
@@ -293,6 +294,15 @@ def use_policy(work: Work) -> None:
         ends_well(*work.words(*stress, "--tau-confidence", "0.5"))
         done = ends_well(*words)
     assert done.code == 0 and policy.exists(), done.err
+    done = ends_well(*words[:-2], "--out", work.folder / "chosen.json", "--score", "exposure,rehearsal,confidence")
+    chosen = json.loads((work.folder / "chosen.json").read_text())
+    assert chosen["by"] in chosen["tried"] == ["exposure", "rehearsal", "confidence"], done.out
+    table = pq.read_table(labels)
+    score = dict(zip(table["id"].to_pylist(), table["rehearsal"].to_pylist(), strict=True))
+    audit = fg.open_audit(work.folder / "audit")
+    labelled = audit.take(np.flatnonzero(np.isin(np.array(audit.read_columns("id")["id"].to_pylist()), list(score))))
+    best = labelled.most_fragile(5, 0.0, "rehearsal", labels=table).claims.ids
+    assert [score[own] for own in best] == sorted(score.values(), reverse=True)[: len(best)]
 
 
 def use_guard(work: Work) -> None:

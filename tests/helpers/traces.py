@@ -5,7 +5,7 @@ import numpy as np
 from fragility.engines.trace import Trace
 
 EXACT = ("predicted", "order", "path_predicted", "threshold")
-CLOSE = ("confidence", "margin", "one_step_margin", "one_step_confidence", "path_margin")
+CLOSE = ("confidence", "margin", "bare_margin", "one_step_margin", "one_step_confidence", "path_margin")
 
 
 def assert_same_trace(claimed: Trace, asked: Trace, tolerance: float = 1e-9) -> None:
@@ -27,7 +27,7 @@ def assert_same(mine: Trace, asked: Trace) -> None:
     """Decisions are equal; margins and confidences agree far below the resolution."""
     for name in ("predicted", "order", "path_predicted", "threshold"):
         np.testing.assert_array_equal(getattr(mine, name), getattr(asked, name), err_msg=name)
-    for name in ("confidence", "margin", "one_step_margin", "one_step_confidence", "path_margin"):
+    for name in CLOSE:
         np.testing.assert_allclose(getattr(mine, name), getattr(asked, name), rtol=0, atol=1e-12, err_msg=name)
 
 

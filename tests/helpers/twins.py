@@ -54,7 +54,7 @@ def assert_equal(certs: Certificates, i: int, twin: dict[str, Any], where: str) 
     assert bool(claims.flipped[i]) is twin["flipped"], where
     expected = [math.inf if value is None else value for value in twin["threshold"]]
     assert claims.thresholds[i].tolist() == expected, where
-    for name in ("confidence", "margin", "path_margin", "one_step_drop"):
+    for name in ("confidence", "margin", "bare_margin", "path_margin", "one_step_drop"):
         close(getattr(claims, name)[i], twin[name], f"{where} {name}")
     # Collapse divides by the margin, so its floor is that of margins over the margin.
     near_tie = ABSOLUTE * max(1.0, (2 + max(twin["path_collapse"])) / (abs(twin["margin"]) + 1e-8))
@@ -64,6 +64,7 @@ def assert_equal(certs: Certificates, i: int, twin: dict[str, Any], where: str) 
     close(claims.exposure[i], twin["exposure"], f"{where} exposure", len(twin["one_step_drop"]) * near_tie)
     several = len(twin["one_step_drop"]) * near_tie * (1 + twin["independent_loss"])
     close(claims.independent_loss[i], twin["independent_loss"], f"{where} independent_loss", several)
+    close(claims.random_loss[i], twin["random_loss"], f"{where} random_loss", several)
     common = math.nan if twin["common_loss"] is None else twin["common_loss"]
     close(claims.common_loss[i], common, f"{where} common_loss", near_tie)
     for name in ("path_collapse", "rcma", "fds"):

@@ -43,9 +43,9 @@ def saved_audit(folder: Path, model: object, X: pd.DataFrame, protocol: fg.Proto
 
 
 @contextmanager
-def workbench(audit: Audit, store: Path, *, data: bool = True, policy: fg.ReviewPolicy | None = None):
+def workbench(audit: Audit, store: Path, *, data: bool = True, policy: fg.ReviewPolicy | None = None, labels=None):
     """The workbench of an audit, with its model and rows unless told otherwise."""
-    cases = CaseIndex.open(audit.folder, policy)
+    cases = CaseIndex.open(audit.folder, policy, labels)
     decisions = Store.open(store)
     rows = whatif = stability = changes = None
     if data:

@@ -38,7 +38,7 @@ HEADINGS = (
     "What was audited",
     "How many groups each prediction rests on",
     "How the margin collapses",
-    "The three ways evidence fails, and who is exposed to which",
+    "The four ways evidence fails, and who is exposed to which",
     "Which evidence carries the decisions",
     "Evidence that is wrong, not only lost",
     "Confidence against exposure",

@@ -70,12 +70,12 @@ def test_quantiles_are_those_of_the_values_to_the_histograms_step(certs) -> None
     assert abs(found.exposure.median - exact) < 0.00011
 
 
-def test_three_ways_are_counted_alone_and_together(certs) -> None:
+def test_the_four_ways_are_counted_alone_and_together(certs) -> None:
     found = numbers(certs).confident
     chosen = [cert for cert in certs if cert.confidence >= 0.9]
-    halves = [tuple(v >= 0.5 for v in (c.rcma, c.independent_loss, c.common_loss)) for c in chosen]
+    halves = [tuple(v >= 0.5 for v in (c.rcma, c.independent_loss, c.random_loss, c.common_loss)) for c in chosen]
     assert [loss.half for loss in found.losses] == [sum(column) for column in zip(*halves, strict=True)]
-    ways = ("targeted", "independent", "common")
+    ways = ("targeted", "independent", "random", "common")
     expected = Counter(tuple(w for w, half in zip(ways, row, strict=True) if half) for row in halves)
     assert {one.ways: one.rows for one in found.combinations if one.rows} == dict(expected)
     assert all(sum(loss.histogram) == len(chosen) for loss in found.losses)
@@ -173,10 +173,10 @@ def test_one_row_is_enough(certs) -> None:
     assert "Too few" in report.to_markdown() and report.to_html().count("<article") == 1
 
 
-def test_a_protocol_without_fading_has_two_ways() -> None:
+def test_a_protocol_without_fading_has_three_ways() -> None:
     certs = small_audit(operators=())
     found = numbers(certs)
-    assert [loss.way for loss in found.confident.losses] == ["targeted", "independent"]
+    assert [loss.way for loss in found.confident.losses] == ["targeted", "independent", "random"]
     assert found.confident.degradations == ()
     assert "common failure is left out" in fg.Report.of(certs).to_markdown()
 

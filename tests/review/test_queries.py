@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+import workbench as benches
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from workbench import workbench
 
 import fragility as fg
 from fragility.apps.review.history import case_state, find_undos
@@ -188,6 +188,30 @@ def test_similar_cases_are_flipped_by_the_same_groups(bench, table):
     assert [q.case.row_id for q in cases] == expected[:8] and total == len(expected)
 
 
+def test_the_queue_follows_the_rehearsal_of_a_stress(audited, tmp_path):
+    ids, certs = audited.certs.table.column("id").to_pylist(), audited.certs
+    labels = fg.label_brittle(audited.model, audited.X, certs.protocol, fg.Stress(tau_confidence=0.7))
+    labels = labels.to_arrow().set_column(0, "id", [ids])
+    score = certs.score("rehearsal", labels=labels)
+    with benches.workbench(audited, tmp_path / "a.sqlite", labels=labels) as bench:
+        expected = [ids[i] for i in np.argsort(-score, kind="stable")]
+        assert listed(bench, View(by="rehearsal", budget="all", confident=0.0)) == expected
+        few = listed(bench, View(by="rehearsal", budget="10", confident=0.0))
+        assert few == expected[: len(few)] and 0 < len(few) < len(ids)
+        page = benches.reviewer(bench, "Ana").get("/queue?by=rehearsal&budget=all").text
+        assert "Rehearsal" in page and 'value="rehearsal" selected' in page
+    policy = fg.ReviewPolicy.fit(certs, labels, risk=0.3, by="rehearsal", min_confidence=0.7)
+    with benches.workbench(audited, tmp_path / "b.sqlite", policy=policy, labels=labels) as bench:
+        chosen = set(policy.select(certs, labels=labels).claims.ids)
+        assert set(listed(bench, View(budget="policy"))) == chosen
+    with pytest.raises(fg.FragilityError, match="no part of certificates"):
+        CaseIndex.open(audited.folder, policy)
+    with benches.workbench(audited, tmp_path / "c.sqlite") as bench:
+        with pytest.raises(ViewError, match="start the workbench with --stress"):
+            bench.cases.page(View(by="rehearsal"), "Ana")
+        assert 'value="rehearsal"' not in benches.reviewer(bench, "Ana").get("/queue").text
+
+
 def test_a_policy_is_the_queue_it_selects(audited, tmp_path):
     labels = fg.label_brittle(audited.model, audited.X, audited.certs.protocol, fg.Stress(tau_confidence=0.7))
     ids = audited.certs.table.column("id").to_pylist()
@@ -195,7 +219,7 @@ def test_a_policy_is_the_queue_it_selects(audited, tmp_path):
     for segments in (None, "predicted"):
         policy = fg.ReviewPolicy.fit(audited.certs, labels, risk=0.3, segments=segments, min_confidence=0.7)
         expected = [cert.id for cert in policy.select(audited.certs)]
-        with workbench(audited, tmp_path / f"{segments}.sqlite", policy=policy) as bench:
+        with benches.workbench(audited, tmp_path / f"{segments}.sqlite", policy=policy) as bench:
             assert listed(bench, View(budget="policy")) == expected
     confident = pc.greater_equal(labels["confidence"], 0.9)
     sure = labels.set_column(labels.column_names.index("high_confidence"), "high_confidence", confident)
@@ -206,9 +230,9 @@ def test_a_policy_is_the_queue_it_selects(audited, tmp_path):
         middle = replace(policy.rule, threshold=float(np.median(certs.modes["wrong"].exposure)))
         policy = replace(policy, rules=(middle,))
         case = replace(audited, folder=certs.save(tmp_path / f"by-{modes}"), certs=certs)
-        with workbench(case, tmp_path / f"{modes}.sqlite", policy=policy) as bench:
+        with benches.workbench(case, tmp_path / f"{modes}.sqlite", policy=policy) as bench:
             assert sorted(listed(bench, View(budget="policy"))) == sorted(policy.select(certs).claims.ids)
-    with workbench(audited, tmp_path / "none.sqlite") as bench, pytest.raises(ViewError, match="--policy"):
+    with benches.workbench(audited, tmp_path / "none.sqlite") as bench, pytest.raises(ViewError, match="--policy"):
         bench.cases.page(View(budget="policy"), "Ana")
 
 

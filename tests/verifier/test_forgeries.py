@@ -65,11 +65,12 @@ def lie_steadily(rows: Rows) -> None:
     K, m = len(row["path"]), row["margin"]
     row |= {"flip_budget": K + 1, "flipped": False, "path_margin": [m] * (K + 1), "lambda_attenuate_all": None}
     row |= {"path_predicted": [row["predicted"]] * (K + 1), "fade_margin": [m] * 10, "lambda_attenuate_top1": None}
+    row |= {"bare_margin": m}
     row |= checker.derive(WEIGHTS, row)
 
 
 WEIGHTS: dict[str, Any] = {
-    "exposure_weights": [1 / 3] * 3,
+    "exposure_weights": [1 / 3, 1 / 3, 1 / 3, 1.0],
     "weights": [1 / 3] * 3,
     "severities": [i / 10 for i in range(1, 11)],
     "reading": "support",
@@ -90,6 +91,8 @@ CLAIMS = {
     "drop": set_at("one_step_drop", lambda v: [v[0] + 0.01, *v[1:]]),
     "drop of confidence": set_at("one_step_confidence_drop", lambda v: [v[0] + 0.01, *v[1:]]),
     "fading": set_at("fade_margin", lambda v: [v[0] + 0.01, *v[1:]], lambda v: len(v) > 0),
+    "margin without evidence": set_at("bare_margin", lambda v: v + 0.01),
+    "random loss": set_at("random_loss", lambda v: v / 2, lambda v: v > 0),
     "missing field": set_at("already_missing", lambda v: ["age"]),
     "no flip at all": lie_steadily,
     "row left out": lambda rows: rows[1:],

@@ -58,12 +58,13 @@ from fragility.protocol import bind
 from fragility.questions.modes.losses import ModeLosses, losses_of_rows
 from fragility.questions.search import FailingSets, failing_sets_of_rows
 from fragility.questions.stress.declaration import outage_events
-from fragility.questions.stress.draws import Words, strikes, uniforms
+from fragility.questions.stress.draws import Draws, Words, strikes, uniforms
 from fragility.questions.stress.labels import (
     MOST_DONORS,
     BrittleLabels,
     collapse_under,
     label_rows,
+    rehearse_rows,
     run_stress_rows,
     with_donors,
 )
@@ -93,6 +94,7 @@ __all__ = [
     "Claims",
     "Device",
     "Donor",
+    "Draws",
     "Engine",
     "EvidenceRows",
     "FailingSets",
@@ -155,6 +157,7 @@ __all__ = [
     "ranking_state",
     "rcma",
     "rcma_along",
+    "rehearse_rows",
     "replacing",
     "resampled_aurocs",
     "run_stress_rows",

@@ -13,8 +13,10 @@ such that the brittle rate among them is at most ``risk``, with probability at l
 Policies within segments split 1 - confidence once more, over the segments. The guarantee holds for rows drawn like the
 labelled ones and for the declared stress; every policy says both.
 
-The score may be the exposure to a failure mode. If only some confident rows have one, the policy is fitted on them:
-they are drawn by their content, which is as good as at random. A row without a score is always reviewed.
+Of several declared scores the one that sends the fewest rows to review is taken, and the level is divided among them.
+The score ``rehearsal`` is that of the labels' own stress, by other draws. The score may also be the exposure to a
+failure mode. If only some confident rows have one, the policy is fitted on them: they are drawn by their content, which
+is as good as at random. A row without a score is always reviewed.
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ from fragility.base.text import BriefRepr
 from fragility.pages.results import JsonFile
 from fragility.pages.terms import ATTAINED, NOT_ATTAINABLE
 from fragility.pages.wording import (
+    describe_choice,
     describe_guarantee,
     describe_other_scores,
     describe_rule,
@@ -48,10 +51,11 @@ from fragility.pages.wording import (
 )
 from fragility.protocol import Protocol
 from fragility.questions.stress.declaration import Stress, read_stress
-from fragility.questions.stress.labels import PROTOCOL_KEY, STRESS_KEY, BrittleLabels
+from fragility.questions.stress.labels import PROTOCOL_KEY, REHEARSAL, STRESS_KEY, BrittleLabels
 
 FORMAT, WHAT = "fragility-policy/1", "the review policy"
-TRIED = ("confidence", "exposure", "fds", "rcma")  # where the score that was asked for supports no policy
+TRIED = ("confidence", "exposure", "fds", "rcma")  # where no score that was asked for supports a policy
+MOST_SCORES = 4
 STARTS = 5
 PREDICTED = "predicted"  # segments by predicted class
 RuleState: TypeAlias = Literal["attained", "not attainable"]
@@ -167,8 +171,8 @@ class ReviewPolicy(JsonFile, BriefRepr):
     Attributes
     ----------
     by : str
-        The score that orders rows: ``exposure``, ``fds``, a failure mode such as ``wrong``, or another score of the
-        certificates.
+        The score that orders rows: ``exposure``, ``fds``, ``rehearsal``, a failure mode such as ``wrong``, or another
+        score of the certificates.
     risk, confidence : float
         Largest brittle rate allowed among unreviewed rows, and the probability of keeping to it, over the draw of the
         labelled rows.
@@ -187,6 +191,8 @@ class ReviewPolicy(JsonFile, BriefRepr):
     attained_by : tuple of (str, float)
         Of a policy that is not attainable: the other scores by which one is, with the level divided among all that
         were tried, and the share of the labelled confident rows that it sends to review; least first.
+    tried : tuple of str
+        The scores that it was chosen among; one if one was asked for.
 
     See Also
     --------
@@ -209,6 +215,7 @@ class ReviewPolicy(JsonFile, BriefRepr):
     stress: Mapping[str, Any] | None
     unscored: Count = 0
     attained_by: tuple[tuple[str, Share], ...] = ()
+    tried: tuple[str, ...] = ()
 
     @classmethod
     def fit(
@@ -218,7 +225,7 @@ class ReviewPolicy(JsonFile, BriefRepr):
         *,
         risk: float = 0.02,
         confidence: float = 0.95,
-        by: str = "exposure",
+        by: str | Sequence[str] = "exposure",
         segments: str | Mapping[Hashable, str] | None = None,
         min_confidence: float | None = None,
     ) -> ReviewPolicy:
@@ -230,10 +237,12 @@ class ReviewPolicy(JsonFile, BriefRepr):
             Certificates and held-out labels of the same rows; labels from `label_brittle`, or the table it saves.
         risk, confidence : float, default=0.02 and 0.95
             Largest brittle rate allowed among the rows that go unreviewed, and the probability of keeping to it.
-        by : str, default="exposure"
+        by : str or sequence of str, default="exposure"
             The score that orders rows: ``exposure``, ``fds``, another score of the certificates, ``confidence`` (least
-            first), or the exposure to a failure mode, such as ``wrong``, if the certificates have a modes block. Labels
-            should then come from stress of the same kind.
+            first), ``rehearsal`` if the labels have it, or the exposure to a failure mode, such as ``wrong``, if the
+            certificates have a modes block. Labels should then come from stress of the same kind. Of at most four names
+            the score is taken that sends the fewest rows to review; each is held to its part of the level, so that the
+            guarantee includes the choice.
         segments : ``"predicted"``, mapping from id to segment, or None
             A rule for each predicted class, or for each segment; the guarantee then holds in every one of them at once.
         min_confidence : float, optional
@@ -248,7 +257,8 @@ class ReviewPolicy(JsonFile, BriefRepr):
         for name, value in (("risk", risk), ("confidence", confidence)):
             if not is_number(value) or not 0 < value < 1:
                 raise DataError(f"{name} must lie between 0 and 1, such as 0.02, got {value!r}")
-        scores = certs.score(by, partial=True)
+        names_tried = _read_names(by)
+        tried = {name: certs.score(name, partial=True, labels=labels) for name in names_tried}
         columns = certs.read_columns("id", "confidence")
         ids, certified = columns.column("id").to_pylist(), columns.column("confidence").to_numpy()
         rows = LabelledRows.of(labels, certs.confident_from(min_confidence))
@@ -265,23 +275,33 @@ class ReviewPolicy(JsonFile, BriefRepr):
                     "label them with a lower Stress(tau_confidence=...)", "label them with a lower --tau-confidence"
                 ),
             )
-        unscored = confident & np.isnan(scores)
-        _check_unscored(int(unscored.sum()), int(confident.sum()), rows.min_confidence, certs.confident_from(), by)
+        unscored = np.zeros(len(confident), dtype=bool)
+        for name, scores in tried.items():
+            lacking = confident & np.isnan(scores)
+            _check_unscored(int(lacking.sum()), int(confident.sum()), rows.min_confidence, certs.confident_from(), name)
+            unscored |= lacking
         confident &= ~unscored
         names = _segment_names(certs, segments)
         parts = [None] if names is None else sorted(set(names[confident]))
-        level = 1 - (1 - confidence) / len(parts) / STARTS
-        fitted = []
-        for part in parts:
-            mine = confident if part is None else confident & (names == part)
-            fitted.append(fit_rule(part, scores[mine], brittle[mine], risk, level))
-        rules, curves = zip(*fitted, strict=True)
+        alpha = (1 - confidence) / len(parts) / STARTS
+        groups_of_rows = [confident if part is None else confident & (names == part) for part in parts]
+        fitted = {
+            name: [
+                fit_rule(part, scores[mine], brittle[mine], risk, 1 - alpha / len(tried))
+                for part, mine in zip(parts, groups_of_rows, strict=True)
+            ]
+            for name, scores in tried.items()
+        }
+        shares = {name: _share_reviewed([rule for rule, _ in fits]) for name, fits in fitted.items()}
+        known = {name: share for name, share in shares.items() if share is not None}
+        chosen = min(known, key=known.__getitem__) if known else names_tried[0]
+        rules, curves = zip(*fitted[chosen], strict=True)
         others = tuple[tuple[str, float], ...]()
-        if any(rule.state != ATTAINED for rule in rules):
-            groups_of_rows = [confident if part is None else confident & (names == part) for part in parts]
-            others = _try_others(certs, by, groups_of_rows, brittle, risk, 1 - level)
+        if shares[chosen] is None:
+            others = _try_others(certs, names_tried, groups_of_rows, brittle, risk, alpha)
         return cls(
-            by=by,
+            by=chosen,
+            tried=names_tried,
             risk=float(risk),
             confidence=float(confidence),
             min_confidence=float(rows.min_confidence),
@@ -322,7 +342,13 @@ class ReviewPolicy(JsonFile, BriefRepr):
         """Share of the labelled confident rows that are to be reviewed."""
         return 1.0 - sum(rule.unreviewed for rule in self.rules) / sum(rule.rows for rule in self.rules)
 
-    def select(self, certs: Audit, *, segments: Mapping[Hashable, str] | None = None) -> Certificates:
+    def select(
+        self,
+        certs: Audit,
+        *,
+        segments: Mapping[Hashable, str] | None = None,
+        labels: BrittleLabels | pa.Table | None = None,
+    ) -> Certificates:
         """Return the confident predictions to review, highest score first.
 
         All rows are reviewed in a segment without an attainable rule, and in one that the policy has not seen. So are
@@ -334,6 +360,8 @@ class ReviewPolicy(JsonFile, BriefRepr):
             Certificates of new rows: the same model, under the same protocol.
         segments : mapping from id to segment, optional
             For a policy with declared segments.
+        labels : BrittleLabels or pyarrow.Table, optional
+            For a policy by ``rehearsal``, which is read from them: labels of these rows under the policy's stress.
 
         Returns
         -------
@@ -341,7 +369,9 @@ class ReviewPolicy(JsonFile, BriefRepr):
             Those to review.
         """
         self.check_made_for(certs.protocol.digest, certs.manifest.model.fingerprint)
-        scores = certs.score(self.by, partial=True)
+        if labels is not None:
+            self.check_rehearsed(labels)
+        scores = certs.score(self.by, partial=True, labels=labels)
         places = np.flatnonzero(self.mark_rows(certs, scores, segments=segments))
         return cast(Certificates, certs.take(places[np.argsort(-scores[places], kind="stable")]))
 
@@ -391,6 +421,19 @@ class ReviewPolicy(JsonFile, BriefRepr):
         if model_fingerprint != self.model_fingerprint:
             raise DataError("the policy was fitted for another model than the one audited here; fit one for it")
 
+    def check_rehearsed(self, labels: BrittleLabels | pa.Table) -> None:
+        """Refuse labels of another stress than the policy's.
+
+        Parameters
+        ----------
+        labels : BrittleLabels or pyarrow.Table
+            Those that say how a policy by ``rehearsal`` ranks rows.
+        """
+        own = LabelledRows.of(labels, self.min_confidence).stress
+        told = [None if stress is None else (stress["stressors"], stress["rule"]) for stress in (own, self.stress)]
+        if self.by == REHEARSAL and None not in told and told[0] != told[1]:
+            raise DataError("the rehearsal is of another stress than the policy's; make the labels by the same stress")
+
     def sentence(self) -> str:
         """Return the policy in words.
 
@@ -403,8 +446,11 @@ class ReviewPolicy(JsonFile, BriefRepr):
         for rule in self.rules:
             whom = "confident predictions" if rule.segment is None else f"confident predictions in {rule.segment!r}"
             sentences.append(describe_rule(asdict(rule), whom, self.by, self.risk, self.confidence))
+        if len(self.tried) > 1 and self.state == ATTAINED:
+            sentences.append(describe_choice(self.by, self.tried))
         if self.state != ATTAINED:
-            sentences.append(describe_other_scores(self.attained_by, [name for name in TRIED if name != self.by]))
+            others = [name for name in (*self.tried, *TRIED) if name != self.by]
+            sentences.append(describe_other_scores(self.attained_by, list(dict.fromkeys(others))))
         if self.unscored:
             sentences.append(describe_unscored(self.unscored, self.by))
         return " ".join([*sentences, self.guarantee()])
@@ -497,21 +543,36 @@ def _count_rows_needed(
     return math.ceil(high / share)
 
 
+def _read_names(by: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the scores that a policy may be by."""
+    names = (by,) if isinstance(by, str) else tuple(by)
+    if not 0 < len(names) <= MOST_SCORES or len(set(names)) != len(names):
+        raise DataError(f"a policy is chosen among 1 to {MOST_SCORES} different scores, got {list(names)}")
+    return names
+
+
+def _share_reviewed(rules: Sequence[ReviewRule]) -> float | None:
+    """Return the share of rows that rules send to review; None if one of them is not attainable."""
+    if any(rule.state != ATTAINED for rule in rules):
+        return None
+    return 1.0 - sum(rule.unreviewed for rule in rules) / sum(rule.rows for rule in rules)
+
+
 def _try_others(
-    certs: Audit, by: str, parts: Sequence[Booleans], brittle: Booleans, risk: float, alpha: float
+    certs: Audit, asked: Sequence[str], parts: Sequence[Booleans], brittle: Booleans, risk: float, alpha: float
 ) -> tuple[tuple[str, float], ...]:
     """Return the other scores by which each part has a rule, and the share that they send to review, least first.
 
-    alpha: what the score that was asked for may spend; the others are held to an equal share of it, since the best of
-    several is taken.
+    alpha: what the scores that were asked for may spend together; the others are held to an equal share of it, since
+    the best of several is taken.
     """
-    names = [name for name in TRIED if name != by]
-    others = []
+    names = [name for name in TRIED if name not in asked]
+    others, level = [], 1 - alpha / (len(names) + len(asked))
     for name in names:
         score = certs.score(name)
-        rules = [fit_rule(None, score[mine], brittle[mine], risk, 1 - alpha / (len(names) + 1))[0] for mine in parts]
-        if all(rule.state == ATTAINED for rule in rules):
-            others.append((name, 1.0 - sum(rule.unreviewed for rule in rules) / sum(rule.rows for rule in rules)))
+        rules = [fit_rule(None, score[mine], brittle[mine], risk, level)[0] for mine in parts]
+        if (share := _share_reviewed(rules)) is not None:
+            others.append((name, share))
     return tuple(sorted(others, key=lambda entry: entry[1]))
 
 

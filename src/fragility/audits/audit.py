@@ -33,8 +33,12 @@ from fragility.blocks.modes import ModesClaims, ModesDeclaration
 from fragility.evidence.modes import MODES
 from fragility.models import ClassLabel
 from fragility.protocol import Protocol
+from fragility.questions.stress.labels import REHEARSAL, BrittleLabels, read_rehearsal
 
-RANKED_BY = ("exposure", "fds", "rcma", "independent_loss", "common_loss", "failure_probability")
+RANKED_BY = (
+    *("exposure", "fds", "rcma", "independent_loss", "random_loss", "common_loss"),
+    "failure_probability",
+)
 
 
 class Audit(ABC):
@@ -259,7 +263,9 @@ class Audit(ABC):
         raise CertificateError(f"no certificate for row {own_id!r}; ids run like {first}")
 
     @abstractmethod
-    def most_fragile(self, n: int = 20, min_confidence: float | None = None, by: str = "exposure") -> Audit:
+    def most_fragile(
+        self, n: int = 20, min_confidence: float | None = None, by: str = "exposure", *, labels: Any = None
+    ) -> Audit:
         """Return the confident predictions with the largest score, most fragile first.
 
         Parameters
@@ -269,9 +275,13 @@ class Audit(ABC):
         min_confidence : float, optional
             Where confident begins; by default as the protocol declares.
         by : str, default="exposure"
-            The score: ``exposure``, ``fds`` (the paper's), ``rcma``, ``independent_loss``, ``common_loss``,
-            ``failure_probability`` where the audit was given rates, or the exposure to a failure mode, such as
-            ``wrong``, where the audit has a modes block; rows without one are left out.
+            The score: ``exposure``, ``fds`` (the paper's), ``rcma``, ``independent_loss``, ``random_loss``,
+            ``common_loss``, ``failure_probability`` where the audit was given rates, or the exposure to a failure mode,
+            such as ``wrong``, where the audit has a modes block; rows without one are left out. Or ``rehearsal``, which
+            is read from ``labels``.
+        labels : BrittleLabels or pyarrow.Table, optional
+            Labels of these rows from :func:`label_brittle`, or the table that it saves; they have the rehearsal of
+            their stress.
 
         Returns
         -------
@@ -279,7 +289,7 @@ class Audit(ABC):
             At most ``n`` certificates, in memory; fewer where fewer predictions are confident.
         """
 
-    def score(self, by: str, *, partial: bool = False) -> Floats:
+    def score(self, by: str, *, partial: bool = False, labels: BrittleLabels | pa.Table | None = None) -> Floats:
         """Return one of the scores that rank predictions, large where a prediction is fragile.
 
         Parameters
@@ -288,6 +298,8 @@ class Audit(ABC):
             As in :meth:`most_fragile`; or ``confidence``, whose negative is returned.
         partial : bool, default=False
             Whether some rows may lack the score, because their failure modes were not assessed; theirs is NaN.
+        labels : BrittleLabels or pyarrow.Table, optional
+            Where ``rehearsal`` is read from, as in :meth:`most_fragile`.
 
         Returns
         -------
@@ -301,6 +313,8 @@ class Audit(ABC):
         """
         if by == "confidence":
             return -np.asarray(self.read_columns(by).column(by).to_numpy(), dtype=np.float64)
+        if by == REHEARSAL:
+            return self._read_rehearsal(labels)
         name = self.column_ranked_by(by)
         column = self.read_columns(name).column(name)
         if column.null_count and not partial:
@@ -316,9 +330,29 @@ class Audit(ABC):
         """Return where confident begins: as given, else as the protocol declares."""
         return self.protocol.min_confidence if min_confidence is None else min_confidence
 
-    def _rank(self, n: int, min_confidence: float | None, by: str) -> Integers:
+    def _read_rehearsal(self, labels: BrittleLabels | pa.Table | None) -> Floats:
+        if labels is None:
+            raise CertificateError(
+                "the rehearsal of a stress is no part of certificates; ",
+                Advice("give labels=label_brittle(...) of these rows", "name the labels of these rows with --stress"),
+            )
+        known = read_rehearsal(labels)
+        ids = self.read_columns("id").column(0).to_pylist()
+        if lacking := [own_id for own_id in ids if own_id not in known]:
+            raise CertificateError(
+                f"the labels have no rehearsal for {len(lacking)} of the {len(ids)} certificates, for example row "
+                f"{lacking[0]!r}; label all rows of the audit"
+            )
+        return np.array([known[own_id] for own_id in ids], dtype=np.float64)
+
+    def _rank(self, n: int, min_confidence: float | None, by: str, labels: Any = None) -> Integers:
         """Return the positions of the n confident predictions with the largest score."""
-        min_confidence, column = self.confident_from(min_confidence), self.column_ranked_by(by)
+        min_confidence = self.confident_from(min_confidence)
+        if by == REHEARSAL:
+            values = self._read_rehearsal(labels)
+            chosen = np.flatnonzero(self.read_columns("confidence").column(0).to_numpy() >= min_confidence)
+            return np.asarray(chosen[np.argsort(-values[chosen], kind="stable")[:n]])
+        column = self.column_ranked_by(by)
         start, positions, scores = 0, np.empty(0, dtype=np.int64), np.empty(0)
         for batch in self.batches(["confidence", column]):
             values = batch.column(column).to_numpy()
@@ -335,7 +369,8 @@ class Audit(ABC):
         declared = self.manifest.find_block(LatticeDeclaration)
         modes = self.manifest.find_block(ModesDeclaration)
         if by not in (*RANKED_BY, *MODES):
-            raise CertificateError(f"predictions are ranked by one of {', '.join((*RANKED_BY, *MODES))}; got {by!r}")
+            known = ", ".join((*RANKED_BY, *MODES, REHEARSAL))
+            raise CertificateError(f"predictions are ranked by one of {known}; got {by!r}")
         if by in MODES:
             if modes is None or by not in modes.units:
                 raise CertificateError(

@@ -30,8 +30,8 @@ from fragility.protocol import Protocol
 from fragility.questions.modes.stability import SHOWN_INTERVALS, StabilityInterval, describe_intervals
 
 PLAIN_FIELDS = (
-    *("id", "predicted", "confidence", "margin", "flip_budget", "flipped", "rcma", "fds"),
-    *("exposure", "independent_loss", "common_loss", "digest"),
+    *("id", "predicted", "confidence", "margin", "bare_margin", "flip_budget", "flipped", "rcma", "fds"),
+    *("exposure", "independent_loss", "common_loss", "random_loss", "digest"),
 )
 
 
@@ -51,6 +51,8 @@ class Certificate:
         The model's probability of it.
     margin : float
         Log of that probability over the best competitor's, under the protocol's reading.
+    bare_margin : float
+        The margin of the same class with all evidence lost.
     flip_budget : int
         k*: the first step of the path at which the prediction flips; depth + 1 if it never does.
     flipped : bool
@@ -60,12 +62,15 @@ class Certificate:
     fds : float
         Fragility dominance score: 0 rests on much, 1 on little.
     exposure : float
-        How much of the margin is lost in the three ways evidence fails, as one number: 0 nothing, toward 1 everything.
+        How much of the margin is lost in the four ways evidence fails, as one number: 0 nothing, toward 1 everything.
     independent_loss : float
         What the groups take from the margin each on its own, added up, as a share of it; may exceed 1.
     common_loss : float or None
         The mean share of the margin lost as all evidence fades together; None where the protocol lacks
         ``attenuate_all``.
+    random_loss : float
+        The share of the margin lost if every group is lost independently, by the mean over the rates 0.1, 0.3 and 0.5;
+        approximated from the one-step drops and ``bare_margin``.
     thresholds : mapping of str to float or None
         lambda* by operator; None where no severity flips.
     path : tuple of str
@@ -121,6 +126,7 @@ class Certificate:
     predicted: ClassLabel
     confidence: float
     margin: float
+    bare_margin: float
     flip_budget: int
     flipped: bool
     rcma: float
@@ -128,6 +134,7 @@ class Certificate:
     exposure: float
     independent_loss: float
     common_loss: float | None
+    random_loss: float
     thresholds: Mapping[str, float | None]
     path: tuple[str, ...]
     path_margin: tuple[float, ...]
@@ -389,11 +396,11 @@ class Certificate:
         Returns
         -------
         list of tuple of two str
-            The way and its loss: the strongest groups first, each group on its own, and all together where the protocol
-            has ``attenuate_all``.
+            The way and its loss: the strongest groups first, each group on its own, groups at random, and all together
+            where the protocol has ``attenuate_all``.
         """
         strongest = self.path[0] if self.path else None
-        return describe_losses(self.rcma, self.independent_loss, self.common_loss, strongest)
+        return describe_losses(self.rcma, self.independent_loss, self.random_loss, self.common_loss, strongest)
 
     __str__ = __repr__ = story
 

@@ -43,6 +43,7 @@ SCORES = {
     "fds": "FDS",
     "exposure": "exposure",
     "independent_loss": "independent loss",
+    "random_loss": "random loss",
     "common_loss": "common loss",
 }
 # Entries of a protocol that decide which states are asked and what counts as a flip, or that scale a score: two audits

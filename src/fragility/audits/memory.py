@@ -186,8 +186,10 @@ class Certificates(Audit):
             return self.take(range(len(self))[position])
         return self.certificate(find_position(position, len(self)))
 
-    def most_fragile(self, n: int = 20, min_confidence: float | None = None, by: str = "exposure") -> Certificates:
-        return self.take(self._rank(n, min_confidence, by))
+    def most_fragile(
+        self, n: int = 20, min_confidence: float | None = None, by: str = "exposure", *, labels: Any = None
+    ) -> Certificates:
+        return self.take(self._rank(n, min_confidence, by, labels))
 
     def __iter__(self) -> Iterator[Certificate]:
         return (self[i] for i in range(len(self)))

@@ -118,8 +118,10 @@ class StoredAudit(Audit):
         chosen = Certificates(table, self.protocol, self.manifest, self.protocol_signature)
         return chosen.take(range(len(table)))  # a manifest of its own
 
-    def most_fragile(self, n: int = 20, min_confidence: float | None = None, by: str = "exposure") -> Certificates:
-        return self.take(self._rank(n, min_confidence, by))
+    def most_fragile(
+        self, n: int = 20, min_confidence: float | None = None, by: str = "exposure", *, labels: Any = None
+    ) -> Certificates:
+        return self.take(self._rank(n, min_confidence, by, labels))
 
     def of_rows(self, ids: Sequence[Hashable]) -> Certificates:
         """Return the certificates of these rows, as far as there are any, in memory.

@@ -33,7 +33,7 @@ from fragility.engines.trace import Trace
 from fragility.evidence import EvidenceRows
 from fragility.models import ClassLabel
 from fragility.protocol import Protocol
-from fragility.scores import collapse, common_loss, exposure, fds, flip_budget, independent_loss, rcma
+from fragility.scores import collapse, common_loss, exposure, fds, flip_budget, independent_loss, random_loss, rcma
 
 # What a table of certificates holds: everything, or no lists with one entry per step, severity or group.
 Extent: TypeAlias = Literal["full", "summary"]
@@ -47,11 +47,13 @@ FORMAT = "fragility-certificates/1"
 PROBABILITY_UNIT = 2.0**-20
 # The claims that are hashed, as their numbers follow on the context and the id.
 HASHED = (
-    *("predicted", "confidence", "flip_budget", "flipped", "thresholds", "path", "path_margin", "path_predicted"),
+    *("predicted", "confidence", "bare_margin", "flip_budget", "flipped", "thresholds"),
+    *("path", "path_margin", "path_predicted"),
     *("fade_margin", "one_step_drop", "one_step_confidence_drop", "already_missing"),
 )
-NUMBERS = ("confidence", "margin", "rcma", "fds", "exposure", "independent_loss")  # one per row, never null
-IN_RESOLUTION = ("path_margin", "fade_margin", "one_step_drop")
+# One per row, never null.
+NUMBERS = ("confidence", "margin", "bare_margin", "rcma", "fds", "exposure", "independent_loss", "random_loss")
+IN_RESOLUTION = ("path_margin", "fade_margin", "bare_margin", "one_step_drop")
 IN_PROBABILITY = ("confidence", "one_step_confidence_drop")
 # Derived claims are recomputed from the stored numbers they were made of, so only the last digits may differ.
 DERIVED_TOLERANCE = 1e-9
@@ -86,6 +88,7 @@ class Claims(RowArrays):
     predicted: Integers  # (n,)
     confidence: Floats  # (n,)
     margin: Floats  # (n,)
+    bare_margin: Floats  # (n,) with all evidence lost
     flip_budget: Integers  # (n,)
     flipped: npt.NDArray[np.bool_]  # (n,)
     rcma: Floats  # (n,)
@@ -93,6 +96,7 @@ class Claims(RowArrays):
     exposure: Floats  # (n,)
     independent_loss: Floats  # (n,)
     common_loss: Floats  # (n,) NaN where the protocol has no attenuate_all
+    random_loss: Floats  # (n,)
     thresholds: Floats  # (n, P) infinity where no severity flips
     path: Integers  # (n, K)
     path_margin: Floats  # (n, K+1)
@@ -104,7 +108,10 @@ class Claims(RowArrays):
     already_missing: Booleans  # (n, F) raw fields without a value, which no state removes
 
 
-MEASURED = ("predicted", "margin", "path_margin", "path_predicted", "thresholds", "fade_margin", "one_step_drop")
+MEASURED = (
+    *("predicted", "margin", "path_margin", "path_predicted", "thresholds"),
+    *("fade_margin", "bare_margin", "one_step_drop"),
+)
 
 
 def derived_claims(measured: Mapping[str, Any], protocol: Protocol) -> dict[str, Any]:
@@ -116,15 +123,17 @@ def derived_claims(measured: Mapping[str, Any], protocol: Protocol) -> dict[str,
     independent = independent_loss(margin, measured["one_step_drop"])
     fading = thresholds[:, protocol.fading] if protocol.fading is not None else np.full(len(margin), np.inf)
     common = common_loss(margin, measured["fade_margin"], fading, np.array(protocol.severities))
+    random = random_loss(margin, measured["one_step_drop"], measured["bare_margin"])
     return {
         "flip_budget": budget,
         "flipped": budget <= protocol.depth,
         "path_collapse": c,
         "rcma": area,
         "fds": fds(area, budget, thresholds, protocol.weights),
-        "exposure": exposure(area, independent, common, protocol.exposure_weights),
+        "exposure": exposure(area, independent, common, random, protocol.exposure_weights),
         "independent_loss": independent,
         "common_loss": common,
+        "random_loss": random,
     }
 
 
@@ -144,6 +153,7 @@ def claims_from(trace: Trace, rows: EvidenceRows, protocol: Protocol) -> Claims:
         "path_predicted": path_predicted,
         "thresholds": trace.threshold,
         "fade_margin": trace.fade_margin,
+        "bare_margin": trace.bare_margin,
         "one_step_drop": drop,
     }
     return Claims(
@@ -164,7 +174,7 @@ def contradictions(claims: Claims, protocol: Protocol, extent: Extent = "full") 
         implied = derived_claims({name: getattr(claims, name) for name in MEASURED}, protocol)
     else:  # what follows from the claims of a summary alone
         possible = np.clip(claims.flip_budget, 1, protocol.depth + 1)
-        losses = claims.rcma, claims.independent_loss, claims.common_loss
+        losses = claims.rcma, claims.independent_loss, claims.common_loss, claims.random_loss
         implied = {
             "flip_budget": possible,
             "flipped": claims.flip_budget <= protocol.depth,
@@ -324,9 +334,11 @@ def schema_of(
         ("predicted", label),
         ("confidence", number),
         ("margin", number),
+        ("bare_margin", number),
         ("flip_budget", pa.int32()),
         ("flipped", pa.bool_()),
-        *((name, number) for name in ("rcma", "fds", "exposure", "independent_loss", "common_loss")),
+        *((name, number) for name in ("rcma", "fds", "exposure")),
+        *((name, number) for name in ("independent_loss", "common_loss", "random_loss")),
         *((f"lambda_{operator}", number) for operator in protocol.operators),
         ("path", list_of(pa.string())),
         *((name, list_of(label if name == "path_predicted" else number)) for name in PER_STEP),

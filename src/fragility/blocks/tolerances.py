@@ -7,7 +7,7 @@ import numpy as np
 from fragility.base.arrays import Floats
 from fragility.blocks.claims import Claims
 from fragility.protocol import Protocol
-from fragility.scores import EPSILON
+from fragility.scores import EPSILON, LOSS_RATES
 
 
 def claim_tolerances(fresh: Claims, protocol: Protocol, tolerance: float) -> dict[str, Floats]:
@@ -20,14 +20,23 @@ def claim_tolerances(fresh: Claims, protocol: Protocol, tolerance: float) -> dic
     ratio = np.minimum(ratio, 1.0) if protocol.reading == "support" else ratio
     # a sum over groups of drops, each of two margins, over |m|
     own = margin * (2.0 * len(protocol.groups) + fresh.independent_loss) / (np.abs(fresh.margin) + EPSILON)
-    v1, v2, v3 = protocol.exposure_weights
+    # for each rate r, with the part of a margin that it takes away: r (1 - r) of every drop and r^2 of the last one
+    near = np.abs(fresh.margin) + EPSILON
+    drops, last = np.abs(fresh.one_step_drop.sum(axis=1)), np.abs(fresh.margin - fresh.bare_margin)
+    random = sum(
+        r * (1.0 - r) * (2.0 * len(protocol.groups) + drops / near) + r * r * (2.0 + last / near) for r in LOSS_RATES
+    )
+    random = np.minimum(margin * random / (len(LOSS_RATES) * near), 1.0)
+    v1, v2, v3, v4 = protocol.exposure_weights
     # without attenuate_all the other two share its weight
     summed = ratio * (v1 + v3) + own * v2
     if protocol.fading is None:
-        summed = (ratio * v1 + own * v2) * (v1 + v2 + v3) / (v1 + v2)
+        summed = (ratio * v1 + own * v2) * ((v1 + v2 + v3) / (v1 + v2) if v1 + v2 > 0 else 0.0)
+    summed = summed + random * v4
     return {
         "confidence": margin,
         "margin": margin,
+        "bare_margin": margin,
         "path_margin": margin,
         "one_step_drop": 2 * margin,
         "one_step_confidence_drop": 2 * margin,
@@ -37,5 +46,6 @@ def claim_tolerances(fresh: Claims, protocol: Protocol, tolerance: float) -> dic
         "fade_margin": margin,
         "independent_loss": own + 1e-12,
         "common_loss": np.minimum(ratio, 1.0) + 1e-12,
+        "random_loss": random + 1e-12,
         "exposure": np.minimum(summed, 1.0) + 1e-12,
     }

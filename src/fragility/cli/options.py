@@ -156,7 +156,8 @@ Score = Annotated[
     str,
     option(
         "--score NAME",
-        "The score to rank by: exposure, the paper's fds, failure_probability, or a failure mode such as wrong.",
+        "The score to rank by: exposure, the paper's fds, failure_probability, rehearsal of the declared stress, or a "
+        "failure mode such as wrong.",
     ),
 ]
 FAILURE_MODES = option("--failure-modes A,B", "Failure modes of the protocol: lost, wrong, noisy, or several of them.")

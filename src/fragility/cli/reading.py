@@ -21,6 +21,8 @@ from fragility.pages.results import TABLE_SUFFIXES, Result
 from fragility.pages.wording import name_score
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from fragility.analysis.segments import SegmentShares
     from fragility.audits import Certificate, StoredAudit
 
@@ -34,10 +36,12 @@ def show(
     min_confidence: opt.MinConfidence = None,
     score: opt.Score = "exposure",
     policy: opt.Policy = None,
+    stress: opt.Stress = None,
 ) -> None:
     """List the most fragile predictions, or explain one row.
 
-    Lists the most exposed confident predictions, or with --policy those that the policy sends to review.
+    Lists the most exposed confident predictions, or with --policy those that the policy sends to review. --score
+    rehearsal, and a policy by it, need the labels of these rows (--stress), which have the rehearsal of their stress.
 
     [bold]Examples[/bold]
 
@@ -47,19 +51,24 @@ def show(
 
       fragility show audit/ --policy policy.json
     """
+    labels = None if stress is None else read_stress_labels(stress)
     certs = fg.open_audit(directory)
     if row is not None:
-        refuse_beside(context, "is about many rows, and --row names one", ("top", "min_confidence", "score", "policy"))
+        refuse_beside(
+            context, "is about many rows, and --row names one", ("top", "min_confidence", "score", "policy", "stress")
+        )
         out().print(escape(certs.by_id(row).story()))
     elif policy is not None:
         refuse_declared(context, "--policy", ("score", "min_confidence"))
-        _show_selected(certs, fg.ReviewPolicy.load(policy), top)
+        _show_selected(certs, fg.ReviewPolicy.load(policy), top, labels)
     else:
-        _show_most_fragile(certs, top, certs.confident_from(min_confidence), score)
+        if score != "rehearsal":
+            refuse_without("--score rehearsal", context, "stress")
+        _show_most_fragile(certs, top, certs.confident_from(min_confidence), score, labels)
 
 
-def _show_selected(certs: StoredAudit, rule: fg.ReviewPolicy, top: int) -> None:
-    count, unscored, best = select_first(certs, rule, top)
+def _show_selected(certs: StoredAudit, rule: fg.ReviewPolicy, top: int, labels: pa.Table | None) -> None:
+    count, unscored, best = select_first(certs, rule, top, labels)
     if count:
         out().print(tabulate_certificates(list(best), mode_of(certs, rule.by)))
     lacking = f"; {unscored} of them have no {name_score(rule.by)}" if unscored else ""
@@ -67,8 +76,10 @@ def _show_selected(certs: StoredAudit, rule: fg.ReviewPolicy, top: int) -> None:
     note(rule.sentence())
 
 
-def _show_most_fragile(certs: StoredAudit, top: int, min_confidence: float, score: str) -> None:
-    certificates = list(certs.most_fragile(top, min_confidence=min_confidence, by=score))
+def _show_most_fragile(
+    certs: StoredAudit, top: int, min_confidence: float, score: str, labels: pa.Table | None
+) -> None:
+    certificates = list(certs.most_fragile(top, min_confidence=min_confidence, by=score, labels=labels))
     mode = mode_of(certs, score)
     if certificates:
         out().print(tabulate_certificates(certificates, mode))
@@ -89,20 +100,23 @@ def mode_of(certs: StoredAudit, by: str) -> str | None:
     return by if declared is not None and by in declared.units else None
 
 
-def select_first(certs: StoredAudit, policy: fg.ReviewPolicy, number: int) -> tuple[int, int, fg.Certificates]:
+def select_first(
+    certs: StoredAudit, policy: fg.ReviewPolicy, number: int, labels: pa.Table | None = None
+) -> tuple[int, int, fg.Certificates]:
     """Return how many predictions a policy sends to review, how many of them lack its score, and the first of them."""
     import numpy as np
     import pyarrow as pa
 
     count, unscored, best = 0, 0, certs.take([])
     for table in certs.batches():
-        selected = policy.select(fg.Certificates(table, certs.protocol, certs.manifest))
+        selected = policy.select(fg.Certificates(table, certs.protocol, certs.manifest), labels=labels)
         count += len(selected)
-        unscored += int(np.isnan(selected.score(policy.by, partial=True)).sum())
+        unscored += int(np.isnan(selected.score(policy.by, partial=True, labels=labels)).sum())
         candidates = fg.Certificates(
             pa.concat_tables([best.table, selected[:number].table]), certs.protocol, best.manifest
         )
-        best = candidates.take(np.argsort(-candidates.score(policy.by, partial=True), kind="stable")[:number])
+        scores = candidates.score(policy.by, partial=True, labels=labels)
+        best = candidates.take(np.argsort(-scores, kind="stable")[:number])
     return count, unscored, best
 
 

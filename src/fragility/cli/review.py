@@ -12,7 +12,7 @@ import fragility as fg
 import fragility.cli.options as opt
 from fragility.base.errors import FragilityError
 from fragility.base.libraries import say_lacking
-from fragility.cli.options import load_protocol, option, refuse_without
+from fragility.cli.options import load_protocol, option, refuse_without, split_names
 from fragility.cli.outputs import plan_results, save_result
 from fragility.cli.tables import Columns, field_names, note_unlabelled, read_rows, read_stress_labels, take_rows
 from fragility.cli.terminal import note, out
@@ -39,6 +39,7 @@ def review(
     directory: opt.DirArgument,
     row: opt.SomeRow = None,
     policy: opt.Policy = None,
+    stress: opt.Stress = None,
     data: opt.SomeData = None,
     target: opt.Target = None,
     id_column: opt.Id = None,
@@ -56,8 +57,8 @@ def review(
     """Decide case by case, in a workbench in your browser.
 
     Only this machine can reach the workbench. It begins with the most fragile cases, with those of a --policy, or
-    with one --row. With --data it shows and filters the fields of rows, and with --model it also answers what-if
-    questions.
+    with one --row. With --stress the queue can follow the rehearsal of that stress. With --data it shows and filters
+    the fields of rows, and with --model it also answers what-if questions.
 
     [bold]Examples[/bold]
 
@@ -85,10 +86,19 @@ def review(
         note_unlabelled(rows.labels is not None, target, data)
         X, ids, audited = rows.X, rows.ids, None if model is None else loading.load(model)
     review_policy = None if policy is None else fg.ReviewPolicy.load(policy)
+    rehearsed = None if stress is None else read_stress_labels(stress, form)
     codes = DEFAULT_REASONS if reasons is None else read_reasons(reasons)
     listening = listen(port, Place.recall(store or directory / STORE_FILE).port)
     bench = open_workbench(
-        directory, store=store, policy=review_policy, X=X, ids=ids, model=audited, reasons=codes, row=row
+        directory,
+        store=store,
+        policy=review_policy,
+        X=X,
+        ids=ids,
+        model=audited,
+        reasons=codes,
+        row=row,
+        labels=rehearsed,
     )
 
     def announce(address: str) -> None:
@@ -145,7 +155,8 @@ def policy(
 
     The policy bounds how many of the confident predictions left unreviewed are brittle under the stress of the labels.
     If the labelled rows do not suffice, that is a result and not an error: it says how many are needed. With --score
-    wrong (or another failure mode) rows are ordered by their exposure to it; use labels of the same kind.
+    wrong (or another failure mode) rows are ordered by their exposure to it; use labels of the same kind. Of several
+    scores, such as --score exposure,rehearsal,confidence, the one that needs the least review is taken.
 
     [bold]Examples[/bold]
 
@@ -153,7 +164,7 @@ def policy(
 
       fragility policy audit/ --stress stress.parquet --risk 0.02 --out policy.json
 
-      fragility policy audit/ --stress wrong.parquet --score wrong --out policy.json --out policy.svg
+      fragility policy audit/ --stress stress.parquet --score exposure,rehearsal,confidence --out policy.svg
     """
     from fragility.analysis.displays import ReviewPolicyDisplay
 
@@ -162,16 +173,23 @@ def policy(
     certs = take_rows(fg.open_audit(directory), table.column("id").to_pylist() if "id" in table.column_names else None)
     segments = "predicted" if per_class else None
     review_policy = fg.ReviewPolicy.fit(
-        certs, table, risk=risk, confidence=confidence, by=score, segments=segments, min_confidence=min_confidence
+        certs,
+        table,
+        risk=risk,
+        confidence=confidence,
+        by=split_names(score),
+        segments=segments,
+        min_confidence=min_confidence,
     )
     out().print(review_policy.sentence())
-    if (mismatch := describe_mismatch(score, review_policy.stress)) is not None:
+    if (mismatch := describe_mismatch(review_policy.by, review_policy.stress)) is not None:
         note(mismatch)
     save_result(
         review_policy, out_files, review_policy.sentence(), lambda: ReviewPolicyDisplay.from_policy(review_policy)
     )
     if written := [path for path in out_files or () if path.suffix.lower() == ".json"]:
-        note(f"next: fragility show {directory} --policy {written[0]}")
+        labels = f" --stress {stress}" if review_policy.by == "rehearsal" else ""
+        note(f"next: fragility show {directory} --policy {written[0]}{labels}")
 
 
 def describe_mismatch(by: str, stress: Mapping[str, Any] | None) -> str | None:

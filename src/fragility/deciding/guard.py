@@ -39,6 +39,8 @@ from fragility.questions.reliability.outcomes import FailureProbability
 from fragility.questions.reliability.rates import EventSets, ModeRates, has_modes, mode_rates
 from fragility.questions.search.blackbox import search_by_asking
 from fragility.questions.search.found import Answers, name_groups
+from fragility.questions.stress.declaration import Stress
+from fragility.questions.stress.labels import REHEARSAL, label_rows, rehearse_rows
 from fragility.questions.stress.stressors import Layout
 
 # --- what a decision hangs on ---------------------------------------------------------------------------------
@@ -233,6 +235,8 @@ class Guard:
                     "the policy has rules for declared segments, which a row at decision time does not name; fit one "
                     "without segments, or by predicted class"
                 )
+            if policy.by == REHEARSAL:
+                _check_rehearsable(policy)
         self._engine = engine
         self._hanging = HangingFinder(protocol, engine)
         self._failures: Floats | EventSets | ModeRates | None = None
@@ -353,7 +357,7 @@ class Guard:
         stability = (
             intervals_of_rows(bound, self.protocol, None, self._engine, DEFAULT_BYTE_BUDGET) if intervals else None
         )
-        review = self._mark_review(certificates, exposure)
+        review = self._mark_review(certificates, exposure, oracle)
         checks = []
         for i, certificate in enumerate(every):
             checks.append(
@@ -430,12 +434,26 @@ class Guard:
             return describe_mode_rates(declared.lost.tolist(), declared.wrong.tolist(), self.protocol.group_thing)
         return describe_rates(declared.tolist(), self.protocol.group_thing)
 
-    def _mark_review(self, certificates: Certificates, exposure: dict[str, Floats]) -> Any:
+    def _mark_review(self, certificates: Certificates, exposure: dict[str, Floats], oracle: Oracle) -> Any:
         if self.policy is None:
             return None
         by = self.policy.by
-        scores = exposure[by] if by in exposure else certificates.score(by)
+        if by == REHEARSAL:
+            stress = Stress.from_dict(self.policy.stress or {})
+            scores = label_rows(rehearse_rows(oracle, self.protocol, stress), stress).statistic
+        else:
+            scores = exposure[by] if by in exposure else certificates.score(by)
         return self.policy.mark_rows(certificates, scores)
+
+
+def _check_rehearsable(policy: ReviewPolicy) -> None:
+    """Refuse a policy by rehearsal whose stress cannot be rehearsed on a row at decision time."""
+    kinds = None if policy.stress is None else [entry["kind"] for entry in policy.stress["stressors"]]
+    if kinds is None or "donor" in kinds:
+        why = "does not say which stress" if kinds is None else "needs training rows, for the stressor donor"
+        raise DataError(
+            f"the policy ranks by the rehearsal of its stress and {why}; at decision time use a policy by another score"
+        )
 
 
 def _plain_change(change: DecisionChange | None, classes: Sequence[ClassLabel]) -> dict[str, Any]:

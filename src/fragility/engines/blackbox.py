@@ -187,6 +187,7 @@ def _trace_chunk(
         path_predicted=asked.rule.settle(path, original),
         threshold=grid.threshold,
         fade_margin=grid.fade_margin,
+        bare_margin=asked.rule.margin(grid.removed(asked.n_groups, np.arange(len(x))), predicted),
         evaluations=0,  # counted by the calls, for all chunks
         engine=ENGINE,
     )

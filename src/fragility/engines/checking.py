@@ -79,6 +79,7 @@ class _Comparison:
         gaps.append(np.abs(a.path_margin - b.path_margin)[self.find_shared_steps()])
         both_fade = same[:, None] & ~np.isnan(a.fade_margin) & ~np.isnan(b.fade_margin)
         gaps.append(np.abs(a.fade_margin - b.fade_margin)[both_fade])
+        gaps.append(np.abs(a.bare_margin - b.bare_margin)[same])
         return float(np.max(np.concatenate([part.ravel() for part in gaps]), initial=0.0))
 
     def find_shared_steps(self) -> Booleans:
@@ -193,20 +194,25 @@ def draw_by_id(ids: Sequence[Hashable]) -> Integers:
 def draw_states(
     seen: Trace, x: Floats, spared: Spared | None, rows: EvidenceRows, protocol: Protocol, drawn: Integers
 ) -> tuple[Floats, Floats]:
-    """Return one state per row, a step of its path or a severity at which all fades, and the margin claimed there.
+    """Return one state per row and the margin claimed there.
 
-    drawn: (m,) whole numbers, which choose the states modulo their number. A state is returned as cells (m, d). A
-    claim of NaN says that the prediction has flipped there.
+    It is a step of the row's path, a severity at which all evidence fades, or the loss of all evidence. A state is
+    returned as cells (m, d). A claim of NaN says that the prediction has flipped there.
+
+    drawn: (m,) whole numbers, which choose the states modulo their number.
     """
     depth, everyone = protocol.depth, np.arange(len(x))
-    choice = drawn % (depth + seen.fade_margin.shape[1])
+    bare = depth + seen.fade_margin.shape[1]
+    choice = drawn % (bare + 1)
     step = np.minimum(choice, depth - 1) + 1
     claimed = seen.path_margin[everyone, step]
     rank = np.full((len(x), rows.n_groups), rows.n_groups)  # place of each group in the order
     np.put_along_axis(rank, seen.order, np.arange(seen.order.shape[1])[None], axis=1)
     target = rows.targets(x, spared)
     cells = np.where((rank < step[:, None])[:, rows.column_group], target, x)
-    fading = np.flatnonzero(choice >= depth)
+    lost = choice == bare
+    claimed[lost], cells[lost] = seen.bare_margin[lost], np.broadcast_to(target, x.shape)[lost]
+    fading = np.flatnonzero((choice >= depth) & ~lost)
     if len(fading) and protocol.fading is not None:
         at = choice[fading] - depth
         claimed[fading] = seen.fade_margin[fading, at]
@@ -236,8 +242,8 @@ def check_steady_states(
     chosen = np.resize(chance.permutation(len(rows)), count)
     few, seen = rows.take(chosen.tolist()), trace.rows(chosen)
     on_path, fades = chance.integers(protocol.depth, size=count), seen.fade_margin.shape[1]
-    fading = protocol.depth + chance.integers(max(fades, 1), size=count)
-    choice = np.where((chance.random(count) < 0.5) | (fades == 0), on_path, fading)
+    off_path = protocol.depth + chance.integers(fades + 1, size=count)
+    choice = np.where(chance.random(count) < 0.5, on_path, off_path)
     cells, claimed = draw_states(seen, few.dense(), few.spared(), few, protocol, choice)
     sizes = [1] * lone
     while sum(sizes) < len(chosen):

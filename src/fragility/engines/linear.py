@@ -252,6 +252,14 @@ def sum_contributions(scores: GroupScores, x: Floats, by_column: bool) -> tuple[
     return total, u
 
 
+def add_up(parts: Floats) -> Floats:
+    """Return the sum over the first axis, in order; numpy's own order depends on the shape of the array."""
+    total: Floats = parts[0].copy()
+    for part in parts[1:]:
+        total += part
+    return total
+
+
 def _list_extents(states: States, part: slice) -> Floats:
     """Return (some, U) how far each state moves each unit."""
     moved: Booleans = states.moved[part]
@@ -303,6 +311,9 @@ class LinearEngine(Engine):
         if scores.n_outputs > 1:
             widest = max(asked.n_groups, asked.depth + 1, len(asked.severities)) * scores.n_outputs
         size = rows_within(PIECE_BYTES, widest, least=LEAST_ROWS)
+        at_baseline = self._probabilities(add_up(scores.at_baseline) + scores.intercept)
+        every_class = np.arange(self.form.n_classes)
+        bare_margins = asked.rule.margin(np.tile(at_baseline, (len(every_class), 1)), every_class)  # by the class at x
 
         def trace_rows(rows: EvidenceRows, progress: Progress | None = None) -> Trace:
             n = len(rows)
@@ -312,8 +323,13 @@ class LinearEngine(Engine):
                 piece = slice(start, min(start + size, n))
                 total, removed = scores.sum_piece(rows, piece)
                 spared = rows.spared(piece.start, piece.stop)
-                last = None if spared is None else spared.groups.T
-                fill(out.rows(piece), total, removed, asked, shift, last)
+                last, gaps = (None, None) if spared is None else (spared.groups.T, spared.cells.any(axis=1))
+                own = None if gaps is None else (total[:, gaps] - add_up(removed[:, :, gaps])).T
+                part = out.rows(piece)
+                fill(part, total, removed, asked, shift, last)
+                part.bare_margin[:] = bare_margins[part.predicted]
+                if own is not None:
+                    part.bare_margin[gaps] = asked.rule.margin(self._probabilities(own), part.predicted[gaps])
                 if progress is not None:
                     progress(piece.stop, n)
             return out

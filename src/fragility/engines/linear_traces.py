@@ -7,7 +7,8 @@ p_o = 1 / (1 + sum_{c != o} exp(-D_c)).
 
 A filling is handed views of the rows to fill (``predicted`` is -1 where it is to find the class at x), s (O, m),
 t (G, O, m), what is asked, what a decision threshold adds to log p1 - log p0, and the groups (G, m) that come last in
-the order of removal, or None. Rows come last in every array, so that each operation runs over whole vectors.
+the order of removal, or None. It leaves out the margins with all evidence lost. Rows come last in every array, so that
+each operation runs over whole vectors.
 """
 
 from __future__ import annotations

@@ -361,12 +361,17 @@ class _Evaluator:
 
 
 def _trace_chunk(
-    space: Space, ask: _Evaluator, at_baseline: Tensor | None, decided: Tensor | None, last: Tensor | None
+    space: Space,
+    ask: _Evaluator,
+    at_baseline: Tensor,
+    decided: Tensor | None,
+    last: Tensor | None,
+    whole: Tensor | None,
 ) -> dict[str, Tensor]:
     """Return the trace of some rows.
 
-    at_baseline: answers where everything is removed; None: each row has such a state of its own. last: (m, G) groups at
-    the end of the order.
+    at_baseline: (1, C) answers where all evidence is lost, of rows that lack none. last: (m, G) groups at the end of
+    the order. whole: (m,) which rows lack none, None for all.
     """
     plan, origin = ask.plan, ask(space.origin())
     m = len(origin)
@@ -384,7 +389,14 @@ def _trace_chunk(
     path = torch.cat(known, dim=1)
     along = predicted[:, None].expand(-1, plan.states.depth + 1)
     winner = predicted_classes(path, plan.states.rule.resolution, ask.offset)
-    threshold, fade_margin = _find_thresholds(space, ask, predicted, path, at_baseline)
+    if plan.states.on_path(plan.states.n_groups):
+        bare = path[:, plan.states.n_groups]
+    else:
+        bare = at_baseline.expand(m, -1)
+        if whole is not None:
+            own = ask(space.attenuated(plan.states.n_groups, 1.0, None))
+            bare = torch.where(whole[:, None], bare, own)
+    threshold, fade_margin = _find_thresholds(space, ask, predicted, path, bare)
     return {
         "predicted": predicted,
         "confidence": _own(origin, predicted),
@@ -396,6 +408,7 @@ def _trace_chunk(
         "path_predicted": torch.where(ask.flips(path, along), winner, along),
         "threshold": threshold,
         "fade_margin": fade_margin,
+        "bare_margin": ask.margins(bare, predicted),
     }
 
 
@@ -405,9 +418,12 @@ def _own(log_p: Tensor, original: Tensor) -> Tensor:
 
 
 def _find_thresholds(
-    space: Space, ask: _Evaluator, predicted: Tensor, path: Tensor, at_baseline: Tensor | None
+    space: Space, ask: _Evaluator, predicted: Tensor, path: Tensor, bare: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return (m, P) lambda* and the (m, |Lambda|) margins of attenuate_all below its own."""
+    """Return (m, P) lambda* and the (m, |Lambda|) margins of attenuate_all below its own.
+
+    path (m, K+1, C), bare (m, C): answers along the path and with all evidence lost.
+    """
     plan, m = ask.plan, len(predicted)
     threshold = torch.full((m, len(plan.states.widths)), torch.inf, dtype=torch.float64, device=path.device)
     fade_steps = 0 if plan.states.fading is None else len(plan.states.severities)
@@ -430,8 +446,8 @@ def _find_thresholds(
             if severity == 1.0 and width <= plan.states.depth:
                 note(j, i, None, path[:, width])
                 continue
-            if severity == 1.0 and width == plan.states.n_groups and at_baseline is not None:
-                note(j, i, None, at_baseline.expand(m, -1))
+            if severity == 1.0 and width == plan.states.n_groups:
+                note(j, i, None, bare)
                 continue
             who = torch.nonzero(torch.isinf(threshold[:, j]))[:, 0] if plan.early_stop else None
             if who is not None and len(who) == m:
@@ -520,8 +536,8 @@ def trace_states(
             own = None if decided is None else torch.as_tensor(decided[start:stop], device=network.device)
             kept = None if spared is None else spared(start, stop)
             fixed, last = (None, None) if kept is None else map(on_device, kept)
-            end = at_baseline if fixed is None else None
-            found = _trace_chunk(make_space(x, fixed), ask, end, own, last)
+            whole = None if fixed is None else ~fixed.any(dim=1)
+            found = _trace_chunk(make_space(x, fixed), ask, at_baseline, own, last, whole)
             results.take({**found, "bad": ask.bad}, start)
             if progress is not None:
                 progress(stop, n)

@@ -5,9 +5,11 @@
     x^(k)                k = 2..K           the path: the first k groups in order of their one-step drops removed
     x attenuated         P operators        the first ``width`` groups of that order moved toward the baseline,
                          severities         by each severity of the grid
+    R(x, {1..G})                            all evidence lost
 
 x^(1) is a one-step state. Full attenuation (severity 1) of ``width`` groups is their removal: a step of the path where
-the path is that long, or the baseline itself where it covers every group.
+the path is that long, or the last state where it covers every group. That state is the baseline itself, the same for
+all rows, except for rows that lack evidence: each of them has its own.
 """
 
 from __future__ import annotations
@@ -46,7 +48,6 @@ class TraceStates:
     fading: int | None  # which operator is attenuate_all, whose margins are kept
     severities: tuple[float, ...]  # of the grid, rising
     rule: DecisionRule
-    one_end: bool = True  # the removal of every group is the baseline itself, the same state for all rows
 
     @classmethod
     def of(cls, protocol: Protocol, rows: EvidenceRows) -> TraceStates:
@@ -70,7 +71,7 @@ class TraceStates:
 
     def removal_known(self, width: int) -> bool:
         """Return whether full attenuation of the first ``width`` groups is a state known otherwise."""
-        return self.on_path(width) or (self.one_end and width == self.n_groups)
+        return self.on_path(width) or width == self.n_groups
 
     @property
     def grid(self) -> list[float]:
@@ -106,6 +107,7 @@ class Trace:
     path_predicted: Integers  # (n, K+1) class after 0..K removals
     threshold: Floats  # (n, P) lambda*, infinity where no severity flips
     fade_margin: Floats  # (n, |Lambda|) under attenuate_all, NaN from its lambda* on; (n, 0) without that operator
+    bare_margin: Floats  # (n,) with all evidence lost
     evaluations: int  # model evaluations made (rows handed to the model)
     engine: str
     doubt: npt.NDArray[np.uint8] | None = None  # (n,) why the model was asked instead of the engine; 0: it was not
@@ -127,6 +129,7 @@ class Trace:
             path_predicted=np.empty(steps, dtype=np.int64, order=layout),
             threshold=np.empty((n, len(asked.widths)), order=layout),
             fade_margin=np.empty((n, asked.fade_steps), order=layout),
+            bare_margin=np.empty(n),
             evaluations=0,
             engine=engine,
         )

@@ -32,7 +32,11 @@ RESOLUTION = Must(
 RESOLUTIONS = (1e-6, 1e-5, 1e-4, 1e-3)  # of which a fit takes the finest that a model's own rounding allows
 DIGEST = matching(r"(sha256:[0-9a-f]{64})?", "sha256: and 64 digits")
 MAX_SMOOTHING = 1.0  # part of the format: one vote for each class of a single tree
-WEIGHTED = {"weights": "RCMA, flip budget, degradation", "exposure_weights": "targeted, independent and common loss"}
+WEIGHTED = {
+    "weights": ("RCMA", "flip budget", "degradation"),
+    "exposure_weights": ("targeted", "independent", "common", "random loss"),
+}
+NUMBERS = {3: "three", 4: "four"}
 
 
 def choose_resolution(rounding: float) -> float:
@@ -202,15 +206,17 @@ def check_settings(protocol: Any) -> None:
         raise ProtocolError(f"severities must rise strictly within (0, 1], got {list(protocol.severities)}")
     for name, weights in (("weights", protocol.weights), ("exposure_weights", protocol.exposure_weights)):
         if not sum(weights) > 0:
-            raise ProtocolError(f"{name} must be three numbers >= 0, not all 0, got {list(weights)}")
+            count = NUMBERS[len(WEIGHTED[name])]
+            raise ProtocolError(f"{name} must be {count} numbers >= 0, not all 0, got {list(weights)}")
     if len(set(protocol.operators)) != len(protocol.operators):
         raise ProtocolError(f"operators must be distinct, got {list(protocol.operators)}")
     for operator in protocol.operators:
         operator_width(operator, n_groups)
-    if protocol.fading is None and not sum(protocol.exposure_weights[:2]) > 0:
+    targeted, independent, common, _ = protocol.exposure_weights
+    if protocol.fading is None and common > 0 and not targeted + independent > 0:
         raise ProtocolError(
-            "exposure_weights put all weight on the common loss, which needs the operator attenuate_all; "
-            f"add it to the operators {list(protocol.operators)}"
+            "exposure_weights give weight to the common loss, which needs the operator attenuate_all, and none to the "
+            f"losses that share it otherwise; add the operator to {list(protocol.operators)}"
         )
 
 
@@ -308,8 +314,8 @@ def read_number(name: str, value: Any) -> float:
         raise ProtocolError(f"{name} must be a number, got {value!r}") from error
 
 
-def read_weights(name: str, weights: Sequence[float]) -> tuple[float, float, float]:
-    if len(read_list(name, weights)) != 3:
-        raise ProtocolError(f"{name} must be three numbers ({WEIGHTED[name]}), got {len(weights)}")
-    a, b, c = (read_number("a weight", w) for w in weights)
-    return a, b, c
+def read_weights(name: str, weights: Sequence[float]) -> tuple[Any, ...]:
+    parts = WEIGHTED[name]
+    if len(read_list(name, weights)) != len(parts):
+        raise ProtocolError(f"{name} must be {NUMBERS[len(parts)]} numbers ({', '.join(parts)}), got {len(weights)}")
+    return tuple(read_number("a weight", w) for w in weights)

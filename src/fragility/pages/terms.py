@@ -23,6 +23,7 @@ UNLISTED = "unlisted"
 LOSS_NAMES = {
     "targeted": "strongest groups first",
     "independent": "each group on its own",
+    "random": "groups at random",
     "common": "all evidence together",
 }
 # What happens to a unit of evidence that fails in a mode.
@@ -96,14 +97,19 @@ GLOSSARY = {
         "record, so at most K / (K + 1) with K removals."
     ),
     "independent loss": "The sum over groups of the share of the margin that the loss of the group alone costs.",
+    "random loss": (
+        "The share of the margin lost if every group is lost independently with the same rate, by the mean over the "
+        "rates 10%, 30% and 50%. It is approximated from the loss of each group alone and the loss of all."
+    ),
     "common loss": "The mean collapse over the severities when all evidence fades together.",
     "lambda*": (
         "The smallest severity of a gradual degradation that flips the prediction: at 0.3, evidence moved 30% of the "
         "way to the baseline is enough."
     ),
     "exposure": (
-        "1 - exp(-u), where u is the weighted mean of targeted loss (RCMA), independent loss and common loss: near 0 "
-        "for a prediction that rests on much evidence, near 1 for one that rests on little. It ranks the cases."
+        "1 - exp(-u), where u is the weighted sum of targeted loss (RCMA), independent loss, common loss and random "
+        "loss: near 0 for a prediction that rests on much evidence, near 1 for one that rests on little. It ranks the "
+        "cases."
     ),
     "exposed": (
         "A prediction with a high exposure; the exposed corner contains the most exposed fifth of the confident "

@@ -330,7 +330,7 @@ def describe_smallest(state: str, groups: Sequence[str], count: int | None, flip
 
 
 def describe_losses(
-    targeted: float, independent: float, common: float | None, strongest: str | None
+    targeted: float, independent: float, random: float, common: float | None, strongest: str | None
 ) -> list[tuple[str, str]]:
     """Return how much of the margin each kind of loss costs.
 
@@ -343,6 +343,7 @@ def describe_losses(
     }
     if strongest is not None:
         losses["independent"] += f"; {strongest} costs the most"
+    losses["random"] = f"{random:.0%} of the margin lost as every group fails at random, on average"
     if common is not None:
         losses["common"] = f"{common:.0%} of the margin lost as all evidence fades, on average"
     return [(LOSS_NAMES[way], text) for way, text in losses.items()]
@@ -545,6 +546,12 @@ def describe_rule(
         score = f"a confidence of at most {-rule['threshold']:.4g}"
     which = f"the {write_percent(rule['review_share'])} of {among} with {score}"
     return f"Review {which}: {promise.format('of the rest')} {bound}."
+
+
+def describe_choice(by: str, tried: Sequence[str]) -> str:
+    """Return which score a review policy uses, if it was chosen among several."""
+    listed = join_names([name_score(name) for name in tried])
+    return f"Ranked by {name_score(by)}, which of {listed} needs the least review; the guarantee allows for the choice."
 
 
 def describe_other_scores(attained: Sequence[tuple[str, float]], tried: Sequence[str]) -> str:

@@ -78,6 +78,7 @@ MEASURES = {
     "mean_rcma": "mean targeted loss (RCMA)",
     "median_independent_loss": "median independent loss",
     "mean_independent_loss": "mean independent loss",
+    "mean_random_loss": "mean random loss",
     "mean_common_loss": "mean common loss",
     "confident_mean_fds": "mean FDS of confident predictions",
     "confident_mean_exposure": "mean exposure of confident predictions",

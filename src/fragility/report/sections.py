@@ -66,6 +66,7 @@ FIFTHS = ("least exposed fifth", "second", "third", "fourth", "most exposed fift
 WAYS = {
     "targeted": f"{LOSS_NAMES['targeted']}; the mean share of the margin lost along the removal path",
     "independent": f"{LOSS_NAMES['independent']}; the sum of the shares of the margin lost (may exceed 100%)",
+    "random": f"{LOSS_NAMES['random']}; the share of the margin lost if every group is lost at the same rate",
     "common": f"{LOSS_NAMES['common']}; the mean share of the margin lost over the severities",
 }
 UPPER_LIMIT = (
@@ -255,7 +256,7 @@ def _show_within_classes(audit: AuditNumbers, shares: SegmentShares) -> Table:
     return Table("Those that flip early, within each predicted class", head, rows, sortable=True)
 
 
-# --- k*, collapse, three ways -------------------------------------------------------------------------------
+# --- k*, collapse, four ways --------------------------------------------------------------------------------
 
 
 def _show_budgets(audit: AuditNumbers) -> Section:
@@ -309,9 +310,9 @@ def _show_losses(audit: AuditNumbers) -> Section:
     lose_half = [f"{write_part(loss.half, focus.rows)} to {loss.way} failure" for loss in focus.losses]
     absent = " The protocol does not fade all evidence together, so common failure is left out."
     text = (
-        "Evidence can fail in three ways, and a prediction may be exposed to one and not to another. Of "
+        "Evidence can fail in four ways, and a prediction may be exposed to one and not to another. Of "
         f"{count_focus(audit, focus.rows)}, these lose at least half of their margin: {join_names(lose_half)}."
-        f"{'' if len(ways) == 3 else absent}"
+        f"{'' if len(ways) == 4 else absent}"
     )
     pictures = [figures.draw_loss(loss, loss.way.capitalize()) for loss in focus.losses]
     caption = "How many lose how much of the margin; the line marks the median. Grey: more than the axis shows."
@@ -350,7 +351,7 @@ def _show_losses(audit: AuditNumbers) -> Section:
     if weakened:
         columns = ("weakened", "flip at some severity", "at half or less")
         blocks.append(Table(f"Evidence weakened rather than lost: {noun} that flip", columns, weakened))
-    return Section("ways", "The three ways evidence fails, and who is exposed to which", blocks)
+    return Section("ways", "The four ways evidence fails, and who is exposed to which", blocks)
 
 
 # --- groups -------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from fragility.questions.modes.stability import StabilityInterval
 
 FORMAT = "fragility-report/1"
 FEWEST_IN_A_FIFTH = 5
-WAYS = ("targeted", "independent", "common")
+WAYS = ("targeted", "independent", "random", "common")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class ProtocolFacts:
     resolution: float
     smoothing: float
     min_confidence: float
-    exposure_weights: tuple[float, float, float]
+    exposure_weights: tuple[float, float, float, float]
     training_rows: int
     digest: str
 

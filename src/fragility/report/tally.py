@@ -40,11 +40,11 @@ COLLAPSE_STEPS = 1000  # collapse to a tenth of a percent
 EXPOSURE_STEPS = 10_000
 LOSS_STEPS = 1000
 BINS = 20
-LOSS_TOP = {"targeted": 1.0, "independent": 4.0, "common": 1.0}
+LOSS_TOP = {"targeted": 1.0, "independent": 4.0, "random": 1.0, "common": 1.0}
 PIECE_ROWS = 1 << 16
 PLAIN = (
     *("id", "predicted", "confidence", "margin", "flip_budget", "flipped"),
-    *("rcma", "fds", "exposure", "independent_loss", "common_loss", "path", "already_missing"),
+    *("rcma", "fds", "exposure", "independent_loss", "random_loss", "common_loss", "path", "already_missing"),
 )
 SEARCH = ("smallest_state", "smallest_size", "smallest_set", "smallest_count")
 FAILURES = ("failure_probability", "failure_low", "failure_high", "failure_exact")
@@ -75,7 +75,7 @@ class Piece:
     margin: Floats  # (n,)
     budget: Integers  # (n,) k*; depth + 1 if a prediction never flips
     bounds: FlipBounds  # what is known of the smallest failing sets
-    losses: Floats  # (n, 3) targeted, independent, common; NaN if the protocol does not fade all evidence
+    losses: Floats  # (n, 4) targeted, independent, random, common; NaN if the protocol does not fade all evidence
     exposure: Floats  # (n,)
     thresholds: Floats  # (n, P) NaN if no severity flips
     path: Integers  # (n, K)
@@ -135,7 +135,7 @@ def _read_piece(table: pa.Table, start: int, audit: Audit) -> Piece:
         margin=_read_column(table, "margin"),
         bounds=bound_flips(table, protocol, audit.manifest.find_block(LatticeDeclaration)),
         budget=np.where(flipped, table.column("flip_budget").to_numpy(), protocol.depth + 1).astype(np.int64),
-        losses=read_columns("rcma", "independent_loss", "common_loss"),
+        losses=read_columns("rcma", "independent_loss", "random_loss", "common_loss"),
         exposure=_read_column(table, "exposure"),
         thresholds=read_columns(*(f"lambda_{operator}" for operator in protocol.operators)),
         path=indices_of(read_items("path"), protocol.group_names, "path").reshape(n, protocol.depth),
@@ -158,7 +158,7 @@ class SetTally:
         protocol, detailed, modes = audit.protocol, audit.extent == "full", audit.blocks.get("modes")
         c, g, k = len(audit.classes), len(protocol.groups), protocol.depth
         self.protocol, self.classes, self.detailed = protocol, [str(label) for label in audit.classes], detailed
-        self.ways = summary.WAYS if protocol.fading is not None else summary.WAYS[:2]
+        self.ways = summary.WAYS if protocol.fading is not None else summary.WAYS[:-1]
         self.alone_exact = detailed and protocol.reading != "current"
         w = len(self.ways)
         self.rows = 0

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from scipy.spatial.distance import cdist
 
-from fragility_paper.arrays import Array, Floats
-from fragility_paper.library import Layout, Stressor, Words, strikes, uniforms
+from fragility_paper.arrays import Floats
+from fragility_paper.library import Draws, Layout, Stressor, Words, strikes, uniforms
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Stale(Stressor):
     rate: float = 0.3
     kind = "stale"
 
-    def stress_rows(self, x: Floats, keys: Words, draws: Array, layout: Layout) -> Floats:
+    def stress_rows(self, x: Floats, keys: Words, draws: Draws, layout: Layout) -> Floats:
         hit = strikes(keys, draws, np.arange(layout.n_groups), self.rate)
         return np.where(hit[:, :, layout.column_group], nearest_donors(x, layout)[:, None, :], x[:, None, :])
 
@@ -74,7 +74,7 @@ class Sentinels(Stressor):
     rate: float = 0.3
     kind = "sentinel"
 
-    def stress_rows(self, x: Floats, keys: Words, draws: Array, layout: Layout) -> Floats:
+    def stress_rows(self, x: Floats, keys: Words, draws: Draws, layout: Layout) -> Floats:
         groups, columns = np.arange(layout.n_groups), np.arange(x.shape[1])
         hit = strikes(keys, draws, groups, self.rate)[:, :, layout.column_group]
         chosen = (uniforms(keys, draws, layout.n_groups + groups) * 3).astype(np.int64)[:, :, layout.column_group]

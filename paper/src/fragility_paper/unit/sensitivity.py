@@ -42,7 +42,9 @@ def record_depth(case: Case) -> None:
         area = rcma(claims.path_collapse[:, :steps])
         scores = {
             "cfc_fds": fds(area, flip_budget(flipped[:, :steps]), claims.thresholds, EQUAL),
-            "cfc_exposure": exposure(area, claims.independent_loss, claims.common_loss, EQUAL),
+            "cfc_exposure": exposure(
+                area, claims.independent_loss, claims.common_loss, claims.random_loss, fitted.protocol.exposure_weights
+            ),
         }
         for name, score in scores.items():
             case.record_auroc("depth", name, score, case.labels.brittle[places], depth=depth)

@@ -2,7 +2,7 @@
 
 Orientation. The four confidence scores are large where the model is sure. Every non-certificate score is reported as
 the paper ranks by it (`orientation = "paper"`: s as defined) and `oriented`: the better of s and -s on validation rows.
-Scores of certificates and failure modes are never turned round.
+Scores of certificates and failure modes, and the rehearsal, are never turned round.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from fragility.analysis.ranking.metrics import (
 )
 from fragility.analysis.ranking.scores import (
     MODE_SCORES,
+    REHEARSAL_SCORES,
     collect_scores,
     in_reading_order,
     is_baseline,
@@ -44,7 +45,7 @@ from fragility.base.ids import places_by_id
 from fragility.base.text import BriefRepr, align_columns, format_number
 from fragility.pages.results import NanEqual, TabularReport
 
-_COMPARED = ("cfc_exposure", "cfc_fds", "cfc_rcma", *MODE_SCORES)
+_COMPARED = ("cfc_exposure", "cfc_fds", "cfc_rcma", *MODE_SCORES, *REHEARSAL_SCORES)
 
 
 class Labels(typing.Protocol):

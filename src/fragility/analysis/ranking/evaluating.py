@@ -38,13 +38,24 @@ from fragility.pages.results import TabularReport, without_nan
 from fragility.protocol import Protocol, bind
 from fragility.questions.modes.losses import choose_modes, losses_of_rows
 from fragility.questions.stress.declaration import Stress
-from fragility.questions.stress.labels import BrittleLabels, label_rows, run_stress_rows, with_donors
+from fragility.questions.stress.labels import (
+    REHEARSAL,
+    BrittleLabels,
+    label_rows,
+    rehearse_rows,
+    run_stress_rows,
+    with_donors,
+)
 
 BETTER = "better"
 WORSE = "worse"
 NOT_SHOWN = "not shown"
 CANNOT_TELL = "cannot be judged"
-JUDGED = {"exposure": ("cfc_exposure", "exposure"), "fds": ("cfc_fds", "FDS")}  # score, and its name in sentences
+JUDGED = {  # score, and its name in sentences
+    "exposure": ("cfc_exposure", "exposure"),
+    "fds": ("cfc_fds", "FDS"),
+    "rehearsal": (REHEARSAL, "the rehearsal of this stress"),
+}
 EXPOSURE_TO = "exposure_"  # and a failure mode: a score that can be judged too
 MIN_CASES = 10  # fewer brittle or fewer sturdy rows than this, and an AUROC says nothing about the model
 
@@ -186,7 +197,8 @@ def evaluate(
     baselines : Baselines, optional
         Which costly scores to compare with, and the number of resamples.
     by : str, default="exposure"
-        The ranking to judge: ``exposure``, or ``fds``, the paper's score; or one of ``modes``. The table holds all.
+        The ranking to judge: ``exposure``; ``fds``, the paper's score; ``rehearsal``, the declared stress rehearsed by
+        balanced draws that share nothing with the labels; or one of ``modes``. The table holds all.
     modes : sequence of str, default=()
         Failure modes that the protocol declares, such as ``("wrong", "noisy")``: the exposures to them join the scores
         as ``exposure_wrong`` and ``exposure_noisy``. Each costs several traces of the rows.
@@ -302,6 +314,8 @@ class _Evaluation:
         probabilities = predict_rows(oracle)
         scores = collect_scores(certs, probabilities)
         repeats, budget = self.baselines.random_orders, self.byte_budget
+        rehearsed = rehearse_rows(oracle, self.protocol, self.stress, donors=donors, byte_budget=budget)
+        scores[REHEARSAL] = label_rows(rehearsed, self.stress).statistic
         if self.modes:
             losses = losses_of_rows(oracle, self.protocol, self.modes, byte_budget=budget)
             scores |= {f"{EXPOSURE_TO}{mode}": losses[mode].exposure for mode in self.modes}

@@ -1,7 +1,8 @@
 """Ranking scores: one number per prediction; large values indicate brittle predictions.
 
 Scores are computed without the label channel: nothing here imports `fragility.questions.stress`, and labels enter only
-as arrays at the metrics. With p~ and z~ the clipped probabilities and centred pseudo-logits of
+as arrays at the metrics. (The score ``rehearsal`` knows the declared stress, and is computed by draws of its own: see
+`fragility.questions.stress.labels`.) With p~ and z~ the clipped probabilities and centred pseudo-logits of
 app:score_conversion:
 
     max_softmax          max_c p~_c                        negative_entropy   sum_c p~_c log p~_c
@@ -10,7 +11,8 @@ app:score_conversion:
     permutation_order    RCMA along one global order       group_shap         share of |SHAP| in the top groups
     cfc_rcma             RCMA                              cfc_fds            FDS
     inverse_flip_budget  1 / k*                            inverse_threshold  mean_P 1 / (lambda*_P + 1e-8)
-    cfc_exposure         exposure                          independent_loss   I            common_loss        A
+    cfc_exposure         exposure                          independent_loss   I
+    common_loss          A                                 random_loss        Q
     exposure_MODE        1 - exp(-loss) of a failure mode, for any of them (`fragility.questions.modes`)
 
 (The paper's formula for "negative entropy" is the entropy itself; its table agrees with the name, and so do we.)
@@ -58,7 +60,9 @@ CERTIFICATE_SCORES = (
     "inverse_threshold",
     "independent_loss",
     "common_loss",
+    "random_loss",
 )
+REHEARSAL_SCORES = ("rehearsal",)
 MODE_SCORES = tuple(f"exposure_{mode}" for mode in MODES)
 
 FAMILIES = {
@@ -67,6 +71,7 @@ FAMILIES = {
     "attribution": ATTRIBUTION_SCORES,
     "certificate": CERTIFICATE_SCORES,
     "mode": MODE_SCORES,
+    "rehearsal": REHEARSAL_SCORES,
 }
 
 
@@ -76,15 +81,16 @@ def score_kind(name: str) -> str:
 
 
 def in_reading_order(table: Mapping[str, Floats]) -> dict[str, Floats]:
-    """Confidence first, a user's own scores after the known baselines, certificate and mode scores last."""
+    """Confidence first, a user's own scores after the known baselines; those of certificates, modes, rehearsal last."""
     baselines = [*CONFIDENCE_SCORES, *PERTURBATION_SCORES, *ATTRIBUTION_SCORES]
     others = [name for name in table if score_kind(name) == "other"]
-    return {name: table[name] for name in [*baselines, *others, *CERTIFICATE_SCORES, *MODE_SCORES] if name in table}
+    ours = [*CERTIFICATE_SCORES, *MODE_SCORES, *REHEARSAL_SCORES]
+    return {name: table[name] for name in [*baselines, *others, *ours] if name in table}
 
 
 def is_baseline(name: str) -> bool:
-    """Return whether a score is one to compare with, which may be turned round: neither of a certificate nor a mode."""
-    return score_kind(name) not in ("certificate", "mode")
+    """Return whether a score is one to compare with, which may be turned round; ours are not."""
+    return score_kind(name) not in ("certificate", "mode", "rehearsal")
 
 
 def natural_direction(name: str) -> int:
@@ -125,6 +131,7 @@ def certificate_scores(certs: Certificates) -> dict[str, Floats]:
         "cfc_exposure": claims.exposure,
         "independent_loss": claims.independent_loss,
         **common,
+        "random_loss": claims.random_loss,
         "cfc_fds": claims.fds,
         "cfc_rcma": claims.rcma,
         "inverse_flip_budget": 1.0 / claims.flip_budget,

@@ -165,6 +165,7 @@ class QueueDesk(Desk):
                 reviewers=self.store.reviewers(),
                 policy=None if self.cases.policy is None else self.cases.policy.sentence(),
                 modes=self.cases.modes,
+                rehearsed=self.cases.rehearsed,
             ),
             scope=() if page is None else self.scope(view),
             rows=len(self.cases),
@@ -296,9 +297,13 @@ REDIRECT = """<!doctype html>
 def open_workbench(
     folder: Path, *, store: Path | None, policy: ReviewPolicy | None, X: Any = None, ids: Any = None,
     model: Model | None = None, reasons: Mapping[str, str] = DEFAULT_REASONS, row: str | None = None,
+    labels: Any = None,
 ) -> Workbench:  # fmt: skip
-    """Open an audit for review, at a row of it if one is named; X, ids and model must be those of the audit."""
-    cases = CaseIndex.open(folder, policy)
+    """Open an audit for review, at a row of it if one is named; X, ids and model must be those of the audit.
+
+    labels: of its rows, with the rehearsal of their stress.
+    """
+    cases = CaseIndex.open(folder, policy, labels)
     try:
         rows = whatif = stability = changes = None
         if X is not None:

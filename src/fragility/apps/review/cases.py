@@ -33,6 +33,7 @@ from fragility.audits.folder import BlockReader, read_manifest, read_protocol, r
 from fragility.base.errors import CertificateError, DataError, first_line
 from fragility.blocks.modes import ModesDeclaration
 from fragility.protocol import Protocol
+from fragility.questions.stress.labels import REHEARSAL
 
 try:
     import fcntl
@@ -73,7 +74,7 @@ class CaseTables:
 
     def __init__(
         self, folder: Path, manifest: Manifest, protocol: Protocol, parts: Sequence[tuple[Path, int]],
-        policy: ReviewPolicy | None,
+        policy: ReviewPolicy | None, labels: Any = None,
     ) -> None:  # fmt: skip
         self.folder, self.manifest, self.protocol, self.policy = folder, manifest, protocol, policy
         self._parts = tuple(parts)  # each file, and the place of its first row
@@ -114,6 +115,10 @@ class CaseTables:
                 [first, str(path)],
             )
             self._database.unregister("assessed")
+        self._database.execute("ALTER TABLE cases ADD COLUMN rehearsal DOUBLE")
+        self.rehearsed = labels is not None or (policy is not None and policy.by == REHEARSAL)
+        if self.rehearsed:
+            self._add_rehearsal(labels)
         if policy is not None:
             self._add_policy_scores(policy.by)
         self._database.execute(
@@ -134,12 +139,17 @@ class CaseTables:
         return pa.table({"row": row, "exposures": exposures})
 
     @classmethod
-    def open(cls, folder: Path, policy: ReviewPolicy | None = None) -> Self:
-        """Open an audit; refuse files that are not the ones its manifest names."""
+    def open(cls, folder: Path, policy: ReviewPolicy | None = None, labels: Any = None) -> Self:
+        """Open an audit; refuse files that are not the ones its manifest names.
+
+        labels: of its rows, with the rehearsal of their stress.
+        """
         manifest = read_manifest(folder)
         protocol = read_protocol(folder)  # compares the manifest with its own digest
         if policy is not None:
             _check_policy(policy, manifest, protocol)
+            if labels is not None:
+                policy.check_rehearsed(labels)
         parts, first = [], 0
         for path in (folder / name for name in manifest.files_of("certificates")):
             try:
@@ -156,7 +166,7 @@ class CaseTables:
                 raise CertificateError(f"cannot read {path}: {first_line(error)}") from error
         if first != manifest.rows:
             raise CertificateError(f"{folder} declares {manifest.rows} certificates and holds {first}")
-        return cls(folder, manifest, protocol, parts, policy)
+        return cls(folder, manifest, protocol, parts, policy, labels)
 
     def close(self) -> None:
         self._database.close()
@@ -173,8 +183,18 @@ class CaseTables:
     def classes(self) -> tuple[str, ...]:
         return tuple(str(label) for label in self.manifest.model.classes)
 
+    def _add_rehearsal(self, labels: Any) -> None:
+        """Copy the rehearsal of the labels' stress into the cases."""
+        score = StoredAudit(self.folder).score(REHEARSAL, labels=labels)
+        self._database.register("given", pa.table({"place": np.arange(len(score)), "score": score}))
+        self._database.execute("UPDATE cases SET rehearsal = given.score FROM given WHERE given.place = cases.place")
+        self._database.unregister("given")
+
     def _add_policy_scores(self, by: str) -> None:
         """Copy the score of the review policy into the cases; NULL if a row has none."""
+        if by == REHEARSAL:
+            self._database.execute("CREATE TABLE scores AS SELECT place, rehearsal AS score FROM cases")
+            return
         audit = StoredAudit(self.folder)
         column, first = "confidence" if by == "confidence" else audit.column_ranked_by(by), 0
         sign = -1 if by == "confidence" else 1  # the least confident are the riskiest

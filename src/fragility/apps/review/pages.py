@@ -42,7 +42,7 @@ STEPS = ("path_margin", "path_predicted", "path_collapse", "fade_margin", "one_s
 
 FLIP_WORDS = {"1": "without 1 group", "2": "without 2 groups", "3": "without 3 groups", "4": "without 4 groups or more",
               "none": "never on its path"}  # fmt: skip
-RANKING_WORDS = {"exposure": "exposure", "fds": "FDS"}
+RANKING_WORDS = {"exposure": "exposure", "fds": "FDS", "rehearsal": "rehearsal"}
 RANKING_WORDS |= {mode: f"exposure to {words[0]}" for mode, words in MODE_WORDS.items()}
 WEAKEST = 4  # units of a failure mode that a page names
 RIGHT_TO_LEFT = ("R", "AL", "AN")
@@ -160,6 +160,7 @@ class FilterChoices:
     reviewers: tuple[str, ...]
     policy: str | None  # in words
     modes: tuple[str, ...]  # failure modes that the audit assessed
+    rehearsed: bool  # whether cases have the rehearsal of a stress
     statuses: tuple[str, ...] = STATUSES
 
 
@@ -347,7 +348,7 @@ def _list_drops(cert: Certificate) -> tuple[tuple[str, float, float, float, floa
 
 
 def _list_losses(row: Mapping[str, Any], cert: Certificate | None) -> tuple[tuple[str, str, float], ...]:
-    shares = [row["rcma"], row["independent_loss"], row["common_loss"]]
+    shares = [row["rcma"], row["independent_loss"], row["random_loss"], row["common_loss"]]
     names = LOSS_NAMES.values()
     defined = [(name, share) for name, share in zip(names, shares, strict=True) if share is not None]
     texts = [words for _, words in cert.losses()] if cert else [f"{share:.0%} of the margin" for _, share in defined]

@@ -28,6 +28,7 @@ from fragility.apps.review.views import (
 )
 from fragility.base.errors import CertificateError
 from fragility.evidence.modes import MODES
+from fragility.questions.stress.labels import REHEARSAL
 
 SORTED_BY = {"exposure": "exposure", "fds": "fds", "confidence": "confidence", "k": "flip_budget", "id": "place"}
 NOT_ASSESSED = -1.0  # stands for the exposure to a failure mode of a case that has none, and sorts behind all others
@@ -38,8 +39,8 @@ CANDIDATES = 64  # cases looked at when the next one is given out
 REPLACED = "the audit was replaced while it was being reviewed; start the workbench anew"
 
 SHOWN = (
-    "c.digest, c.place, c.name, c.failing, c.exposures, c.label, c.confidence, c.flip_budget, c.flipped, c.exposure, "
-    "c.fds, c.flips_to"
+    "c.digest, c.place, c.name, c.failing, c.exposures, c.rehearsal, c.label, c.confidence, c.flip_budget, c.flipped, "
+    "c.exposure, c.fds, c.flips_to"
 )
 
 
@@ -53,7 +54,7 @@ class QueuedCase:
 
     case: Case
     failing: tuple[str, ...]  # the groups of the path that flip it together; none if it never flips
-    exposures: Mapping[str, float]  # by failure mode; empty if they were not assessed
+    others: Mapping[str, float]  # exposures by failure mode, if they were assessed; the rehearsal, if there was one
     label: str
     confidence: float
     flip_budget: int
@@ -139,6 +140,10 @@ class CaseIndex(CaseTables):
 
     def _column_of(self, order: str) -> str:
         """Return what a view is ordered or ranked by, in SQL."""
+        if order == REHEARSAL:
+            if not self.rehearsed:
+                raise ViewError("no stress was rehearsed; start the workbench with --stress, labels of these rows")
+            return "c.rehearsal"
         if order not in MODES:
             return f"c.{SORTED_BY[order]}"
         if order not in self.modes:
@@ -205,7 +210,7 @@ class CaseIndex(CaseTables):
 
     def _beyond(self, view: View, here: QueuedCase, forward: bool) -> Where:
         """Return the condition that a case comes after (or before) this one in the order of a view."""
-        column, values = self._column_of(view.order), {**here.exposures, "place": here.case.place}
+        column, values = self._column_of(view.order), {**here.others, "place": here.case.place}
         name = SORTED_BY.get(view.order, view.order)
         value = values.get(name, getattr(here, name, NOT_ASSESSED))
         beyond, tie = ">" if _rises(view, forward) else "<", ">" if forward else "<"
@@ -249,10 +254,12 @@ class CaseIndex(CaseTables):
             QueuedCase(
                 Case(digest, self.audit, place, name),
                 tuple(failing),
-                dict(zip(self.modes, exposures, strict=False)),
+                dict(zip(self.modes, exposures, strict=False)) | ({} if rehearsal is None else {REHEARSAL: rehearsal}),
                 *shown,
             )
-            for digest, place, name, failing, exposures, *shown in self._ask(f"SELECT {SHOWN} {rest}", values)
+            for digest, place, name, failing, exposures, rehearsal, *shown in self._ask(
+                f"SELECT {SHOWN} {rest}", values
+            )
         )
 
     def find(self, key: str) -> QueuedCase:

@@ -16,13 +16,15 @@ from fragility.base.errors import FragilityError
 from fragility.base.text import CONTROL
 from fragility.evidence.modes import MODES
 from fragility.evidence.replacements import value_text
+from fragility.questions.stress.labels import REHEARSAL
 from fragility.scores import CONFIDENT
 
-RANKINGS = ("exposure", "fds", *MODES)  # a mode stands for the exposure to it
+OTHERS = (REHEARSAL, *MODES)  # scores that not every audit has; a mode stands for the exposure to it
+RANKINGS = ("exposure", "fds", *OTHERS)
 SHARES = {"5": 0.05, "10": 0.10, "20": 0.20}
 BUDGETS = (*SHARES, "time", "policy", "all")
 STATUSES = ("open", "park", "accept", "escalate", "reacquire", "conflict", "second")
-SORTS = ("exposure", "fds", "confidence", "k", "id", *MODES)
+SORTS = ("exposure", "fds", "confidence", "k", "id", *OTHERS)
 FLIPS = ("1", "2", "3", "4", "none")  # k*; "4" stands for four groups and more, "none" for a path without a flip
 PAGE_ROWS = 50
 LONGEST_TEXT = 2000
@@ -136,9 +138,9 @@ class View:
         return self.sort or self.by
 
     @property
-    def modes(self) -> tuple[str, ...]:
-        """The failure modes that the view asks about, each once."""
-        return tuple(dict.fromkeys(name for name in (self.mode, self.by, self.sort) if name in MODES))
+    def others(self) -> tuple[str, ...]:
+        """The scores beside exposure and FDS that the view asks about, each once."""
+        return tuple(dict.fromkeys(name for name in (self.mode, self.by, self.sort) if name in OTHERS))
 
     @property
     def awaited(self) -> str:

@@ -321,9 +321,10 @@ def _keep_group(group: int, read: Any, kept: Any) -> None:
 
 @entry
 def observe_path_and_grid(scores: Any, rules: Any, out: Any, path_support: Any) -> None:
-    """Read the second round: the path from its second removal on, then each severity of each operator.
+    """Read the second round: the path from its second removal on, each severity of each operator, all evidence lost.
 
-    scores (states, outputs, n). path_support (n, K+1): filled up to the first removal.
+    scores (states, outputs, n); the last state is left out where all rows share it, as ``rules.bare``. path_support
+    (n, K+1): filled up to the first removal.
     """
     predicted, n = out.predicted, len(out.predicted)
     support, margin, named = np.empty(n), np.empty(n), np.empty(n, dtype=np.int64)
@@ -333,7 +334,14 @@ def observe_path_and_grid(scores: Any, rules: Any, out: Any, path_support: Any) 
         _read_margins(scores[step - 2], rules, predicted, support, margin)
         _name_classes(scores[step - 2], rules, predicted, support, named)
         _keep_step(step, margin, support, named, path_margin, path_support, path_predicted)
-    bare = np.empty((len(rules.bare), n), dtype=rules.bare.dtype)
+    bare, shared = np.empty((len(rules.bare), n), dtype=rules.bare.dtype), depth - 1 + rules.n_grid * n_operators
+    for output in range(len(bare)):
+        if len(scores) > shared:
+            bare[output] = scores[shared, output]
+        else:
+            bare[output] = rules.bare[output]
+    bare_support = np.empty(n)
+    _read_margins(bare, rules, predicted, bare_support, out.bare_margin)
     threshold, fade_margin = out.threshold, out.fade_margin
     threshold[:], fade_margin[:] = np.inf, np.nan
     for i in range(rules.n_grid):
@@ -346,9 +354,7 @@ def observe_path_and_grid(scores: Any, rules: Any, out: Any, path_support: Any) 
             for row in range(n):
                 support[row], margin[row] = path_support[row, width], path_margin[row, width]
         else:
-            for output in range(len(bare)):
-                bare[output] = rules.bare[output]
-            _read_margins(bare, rules, predicted, support, margin)
+            support[:], margin[:] = bare_support, out.bare_margin
         _keep_severity(rules.n_grid, operator, rules, support, margin, threshold, fade_margin)
 
 

@@ -125,12 +125,14 @@ def list_single_removals(n_groups: int) -> PlaceStates:
     return PlaceStates(severity, np.eye(1 + n_groups, n_groups, -1, dtype=np.uint8))
 
 
-def list_path_and_grid(asked: TraceStates) -> PlaceStates:
-    """Return the removal of the first 2..K groups, then each severity of each operator."""
+def list_path_and_grid(asked: TraceStates, *, bare: bool) -> PlaceStates:
+    """Return the removal of the first 2..K groups, each severity of each operator, and, if ``bare``, of every group."""
     places = np.arange(asked.n_groups)
     steps = range(2, asked.depth + 1)
     moved = [places < k for k in steps] + [places < width for _ in asked.grid for width in asked.widths]
     severity = [1.0 for _ in steps] + [s for s in asked.grid for _ in asked.widths]
+    if bare:
+        moved, severity = [*moved, places < asked.n_groups], [*severity, 1.0]
     return PlaceStates(np.array(severity), np.array(moved, dtype=np.uint8).reshape(len(severity), asked.n_groups))
 
 
@@ -301,7 +303,7 @@ class Rules(NamedTuple):
     fading: int  # which operator is attenuate_all, -1: none
     severities: Floats  # (S,)
     n_grid: int  # how many of them are scored; the last, removal, may be known
-    bare: npt.NDArray[Any]  # (outputs,) raw sums of the baseline itself
+    bare: npt.NDArray[Any]  # (outputs,) raw sums of the baseline itself: all evidence lost
 
     @classmethod
     def of(cls, forest: Forest | SumLink, asked: TraceStates, bare: npt.NDArray[Any]) -> Rules:
@@ -338,6 +340,7 @@ class Blank(NamedTuple):
     path_predicted: Integers  # (n, K+1)
     threshold: Floats  # (n, P)
     fade_margin: Floats  # (n, S), or (n, 0)
+    bare_margin: Floats  # (n,)
 
     @classmethod
     def of(cls, trace: Trace, rows: slice) -> Blank:
@@ -356,15 +359,13 @@ class AuditScorer:
         self.asked = TraceStates.of(protocol, rows)
         self.in_order = np.tile(np.arange(rows.n_groups), (block, 1))
         self.nothing = np.empty((0, rows.width), dtype=bool)
-        self.first, self.second = list_single_removals(rows.n_groups), list_path_and_grid(self.asked)
+        self.first, self.second = list_single_removals(rows.n_groups), list_path_and_grid(self.asked, bare=False)
+        # Rows that lack evidence: with all evidence lost, each is a state of its own.
+        self.second_of_each = list_path_and_grid(self.asked, bare=True)
         originals = list_originals(rows.n_groups)
         copies = 1 if len(rows) <= FEW_ROWS else FEW_ROWS + 1  # so many take the kernel that the rows will take
         bare = score(np.tile(rows.baseline, (copies, 1)), self.nothing, self.in_order[:copies], originals)[0, :, 0]
         self.rules = Rules.of(link, self.asked, bare)
-        # Rows that lack evidence: with everything removed that is there, each is a state of its own.
-        every = replace(self.asked, one_end=False)
-        self.second_of_each = list_path_and_grid(every)
-        self.rules_of_each = self.rules._replace(n_grid=len(every.grid))
 
     @classmethod
     def of_trees(cls, ensemble: Ensemble, rows: EvidenceRows, protocol: Protocol) -> AuditScorer:
@@ -382,12 +383,12 @@ class AuditScorer:
             block = slice(start, start + self.block)
             rows, out = x[block], Blank.of(trace, block)
             path_support = np.empty_like(out.path_margin)
-            fixed, last, second, rules = self.nothing, self.nothing, self.second, self.rules
+            fixed, last, second = self.nothing, self.nothing, self.second
             if spared is not None and (some := spared.of(block)).cells.any():
-                fixed, last, second, rules = *some, self.second_of_each, self.rules_of_each
+                fixed, last, second = *some, self.second_of_each
             first = self.score(rows, fixed, self.in_order[: len(rows)], self.first)
             observe_removals(first, self.rules, out, (order[block], last, path_support))
-            observe_path_and_grid(self.score(rows, fixed, order[block], second), rules, out, path_support)
+            observe_path_and_grid(self.score(rows, fixed, order[block], second), self.rules, out, path_support)
         return replace(trace, order=order[:, : asked.depth], evaluations=n * asked.per_row)
 
 

@@ -11,6 +11,13 @@
 4. Position j: the group's place in `protocol.groups` for masks, the column's place in `protocol.columns` for dropout
    and noise, 0 for outages. The outage event is number floor(u * N) of the N events sorted by their sorted field names.
 
+5. Balanced draws 0 ... D - 1 of J positions take u' = (rank + v) / D instead of u, where rank counts the draws whose u
+   is smaller at the same position, v = (place + w) / J, place counts the positions whose u is smaller in draw D, and w
+   is the u of the first position in draw D + 1. Every u' is uniform too, but at each position the draws share [0, 1)
+   out among them: at a rate r they strike each position floor(r D) or floor(r D) + 1 times, and all J positions
+   together r D J times, rounded down or up. Mirrored draws are balanced draws 0 ... D / 2 - 1, then 1 - u' of each of
+   them. Their row keys have the stream ``rehearsal KIND``, with the stressor's kind.
+
 A row's draws therefore depend on the seed, the stressor's kind, the row's id and the draw number, and on nothing else:
 not on the batch, the order or the other rows. The severity is no part of the key, so the groups masked at r = 0.1 are
 among those masked at r = 0.3 and severities are compared on common random numbers.
@@ -21,6 +28,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TypeAlias
 
@@ -40,6 +48,19 @@ _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
+@dataclass(frozen=True, slots=True)
+class BalancedDraws:
+    """The numbers of draws that are balanced with each other: 0 to ``count`` - 1; step 5 of the draw format."""
+
+    count: int
+
+    def __len__(self) -> int:
+        return self.count
+
+
+Draws: TypeAlias = Integers | BalancedDraws
+
+
 def row_keys(seed: int, stream: str, ids: Iterable[object]) -> Words:
     """Return one 64-bit key per row from (seed, stream, sample id); step 1 of the draw format."""
     prefix = blake2b(f"{DRAW_FORMAT}\x1f{seed}\x1f{stream}\x1f".encode(), digest_size=8)
@@ -52,8 +73,10 @@ def row_keys(seed: int, stream: str, ids: Iterable[object]) -> Words:
     return np.frombuffer(b"".join(key(i) for i in ids), dtype="<u8").astype(np.uint64)
 
 
-def uniforms(keys: Words, draws: Integers, positions: Integers) -> Floats:
-    """Return uniforms on [0, 1), (rows, draws, positions); steps 2 and 3 of the draw format."""
+def uniforms(keys: Words, draws: Draws, positions: Integers) -> Floats:
+    """Return uniforms on [0, 1), (rows, draws, positions); steps 2, 3 and 5 of the draw format."""
+    if isinstance(draws, BalancedDraws):
+        return _balance(keys, draws.count, positions)
     out = np.empty((len(keys), len(draws), len(positions)))
     for block, words in _word_blocks(keys, draws, positions):
         words >>= np.uint64(11)
@@ -61,11 +84,43 @@ def uniforms(keys: Words, draws: Integers, positions: Integers) -> Floats:
     return out
 
 
-def strikes(keys: Words, draws: Integers, positions: Integers, rate: float) -> Booleans:
+def mirrored(keys: Words, draws: Draws, positions: Integers) -> Floats:
+    """Return uniforms for noise, which has two directions: balanced draws come in pairs u and 1 - u."""
+    if not isinstance(draws, BalancedDraws):
+        return uniforms(keys, draws, positions)
+    half = _balance(keys, -(-len(draws) // 2), positions)
+    return np.concatenate([half, 1.0 - half], axis=1)[:, : len(draws)]
+
+
+def _balance(keys: Words, count: int, positions: Integers) -> Floats:
+    """Return balanced uniforms (rows, count, positions)."""
+    raw = uniforms(keys, np.arange(count + 2), positions)
+    if not raw.size:
+        return raw[:, :count]
+    rank = _rank(raw[:, :count], axis=1)
+    v = (_rank(raw[:, count], axis=1) + raw[:, count + 1, :1]) / len(positions)
+    rank += v[:, None]
+    rank /= count
+    return np.minimum(rank, 1.0 - 2.0**-53, out=rank)
+
+
+def _rank(values: Floats, axis: int) -> Floats:
+    """Return how many values are smaller along an axis; of equal ones, the first count as smaller."""
+    order = np.argsort(values, axis=axis, kind="stable")
+    rank = np.empty(values.shape)
+    shape = [1] * values.ndim
+    shape[axis] = values.shape[axis]
+    np.put_along_axis(rank, order, np.arange(values.shape[axis], dtype=np.float64).reshape(shape), axis=axis)
+    return rank
+
+
+def strikes(keys: Words, draws: Draws, positions: Integers, rate: float) -> Booleans:
     """Return whether each uniform is below `rate`, (rows, draws, positions): `uniforms(...) < rate`, but faster.
 
     (w >> 11) * 2**-53 < r holds exactly when w >> 11 < ceil(r * 2**53), since the left side is a whole number.
     """
+    if isinstance(draws, BalancedDraws):
+        return np.asarray(uniforms(keys, draws, positions) < rate)
     out = np.empty((len(keys), len(draws), len(positions)), dtype=bool)
     bound = np.uint64(math.ceil(rate * 2.0**53))
     if KERNELS in sys.modules:  # an engine uses them; to load them for draws alone would take longer than drawing

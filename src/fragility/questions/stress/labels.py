@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,10 +24,12 @@ import pandas as pd
 import pyarrow as pa
 
 from fragility.base.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats, Integers, rows_within
+from fragility.base.errors import Advice, DataError
 from fragility.base.progress import Report, progress_bar
 from fragility.base.text import BriefRepr
 from fragility.engines.choice import choose_oracle
 from fragility.engines.oracle import Oracle
+from fragility.engines.trace import TraceStates
 from fragility.evidence import EvidenceRows, States
 from fragility.evidence.agreement import original_class
 from fragility.evidence.rows import input_digests, stacked
@@ -34,11 +37,12 @@ from fragility.models.adapter import len_of
 from fragility.pages.results import write_table
 from fragility.protocol import Protocol, bind
 from fragility.questions.stress.declaration import Stress
-from fragility.questions.stress.draws import row_keys
+from fragility.questions.stress.draws import BalancedDraws, Draws, row_keys
 from fragility.questions.stress.stressors import Layout
 from fragility.scores import EPSILON
 
 MOST_DONORS = 4096
+REHEARSAL = "rehearsal"  # the score, its column, and the stream of its draws
 STRESS_KEY = "fragility.stress"  # where a table of labels says which stress made them
 PROTOCOL_KEY = "fragility.protocol"  # and under which protocol
 
@@ -77,10 +81,14 @@ def run_stress_rows(
     stress: Stress,
     *,
     donors: Floats | None = None,
+    rehearsal: bool = False,
     byte_budget: int = DEFAULT_BYTE_BUDGET,
     progress: bool | Report | None = False,
 ) -> StressRun:
-    """Ask about every row of an oracle, stressor and draw; donors (m, d) are in the space of the bound rows."""
+    """Ask about every row of an oracle, stressor and draw; donors (m, d) are in the space of the bound rows.
+
+    rehearsal: whether the draws are those of a rehearsal, balanced and of a stream of their own.
+    """
     rows = oracle.rows
     n, drawn = len(rows), (len(rows), len(stress.stressors), stress.draws)
     run = StressRun(
@@ -98,14 +106,39 @@ def run_stress_rows(
     with progress_bar("stressing", progress) as report:
         for start in range(0, n, chunk):
             part = slice(start, min(start + chunk, n))
-            _fill_chunk(run, part, oracle, layout, byte_budget)
+            _fill_chunk(run, part, oracle, layout, rehearsal, byte_budget)
             if report is not None:
                 report(part.stop, n)
     return run
 
 
-def _fill_chunk(run: StressRun, part: slice, oracle: Oracle, layout: Layout, byte_budget: int) -> None:
-    rows, protocol, draws = oracle.rows, run.protocol, np.arange(run.stress.draws)
+def rehearse_rows(
+    oracle: Oracle,
+    protocol: Protocol,
+    stress: Stress,
+    *,
+    donors: Floats | None = None,
+    byte_budget: int = DEFAULT_BYTE_BUDGET,
+    progress: bool | Report | None = False,
+) -> StressRun:
+    """Return the declared stress rehearsed, with no more states per row than a certificate asks.
+
+    The draws share nothing with those of labels, whatever their seeds.
+    """
+    states = TraceStates.of(protocol, oracle.rows).per_row - 1  # both ask about x
+    pairs = max(1, states // len(stress.stressors) // 2)
+    return run_stress_rows(
+        *(oracle, protocol, replace(stress, draws=2 * pairs)),
+        donors=donors,
+        rehearsal=True,
+        byte_budget=byte_budget,
+        progress=progress,
+    )
+
+
+def _fill_chunk(run: StressRun, part: slice, oracle: Oracle, layout: Layout, rehearsal: bool, byte_budget: int) -> None:
+    rows, protocol = oracle.rows, run.protocol
+    draws: Draws = BalancedDraws(run.stress.draws) if rehearsal else np.arange(run.stress.draws)
     x, spared = rows.dense(part.start, part.stop), rows.spared(part.start, part.stop)
     p = oracle.answer_states(x, States.unmoved(len(x), rows.n_groups), byte_budget)
     predicted = run.predicted[part] = original_class(rows, p, protocol.resolution, part)
@@ -114,7 +147,8 @@ def _fill_chunk(run: StressRun, part: slice, oracle: Oracle, layout: Layout, byt
     run.margin[part] = rule.margin(p, predicted)
     original = np.repeat(predicted, len(draws))
     for index, stressor in enumerate(run.stress.stressors):
-        keys = row_keys(run.stress.seed, stressor.kind, run.id[part])
+        stream = f"{REHEARSAL} {stressor.kind}" if rehearsal else stressor.kind
+        keys = row_keys(run.stress.seed, stream, run.id[part])
         drawn = stressor.stress_rows(x, keys, draws, layout)
         if isinstance(drawn, States):
             p = oracle.answer_states(x, drawn.sparing(spared, rows.column_group), byte_budget)
@@ -144,6 +178,7 @@ class BrittleLabels(BriefRepr):
     brittle_rate: Floats  # (n,) share of draws in which some stressor flips or collapses the prediction
     stress: Stress  # names tau_confidence
     run: StressRun
+    rehearsed: StressRun | None = None  # the same stress by other draws, which ranks rows and labels none
 
     def __len__(self) -> int:
         return len(self.id)
@@ -164,6 +199,11 @@ class BrittleLabels(BriefRepr):
         return np.asarray(self.kappa.max(axis=1)) if self.stress.rule == "expected" else self.brittle_rate
 
     @property
+    def rehearsal(self) -> Floats | None:
+        """(n,) the statistic of the rule over the rehearsal, a score of the rows; None if there was no rehearsal."""
+        return None if self.rehearsed is None else label_rows(self.rehearsed, self.stress).statistic
+
+    @property
     def brittle_by(self) -> Booleans:
         """(n, P) which stressor breaks which row by the rule, confident or not."""
         return self.flip | (self.kappa >= self.stress.tau_collapse)
@@ -174,7 +214,7 @@ class BrittleLabels(BriefRepr):
         """Return labels by other thresholds or the other rule, from the same draws (no new model calls)."""
         asked = {"tau_confidence": tau_confidence, "tau_collapse": tau_collapse, "rule": rule}
         changes: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
-        return label_rows(self.run, replace(self.stress, **changes))
+        return label_rows(self.run, replace(self.stress, **changes), self.rehearsed)
 
     def counts(self) -> dict[str, int]:
         """Return the numbers of rows, high-confidence rows, brittle rows, and brittle rows by stressor."""
@@ -191,6 +231,8 @@ class BrittleLabels(BriefRepr):
         """Return one row per prediction; per-stressor values in columns named after the stressor."""
         own = ("id", "confidence", "margin", "high_confidence", "brittle", "brittle_rate")
         columns: dict[str, Any] = {name: getattr(self, name) for name in own}
+        if (score := self.rehearsal) is not None:
+            columns[REHEARSAL] = score
         for index, stressor in enumerate(self.stress.names):
             for name in ("mean_margin", "kappa", "flip"):
                 columns[f"{name}_{stressor}"] = getattr(self, name)[:, index]
@@ -214,7 +256,7 @@ def collapse_under(margin: Floats, stressed: Floats) -> Floats:
     return np.maximum(m - stressed, 0.0) / (np.abs(m) + EPSILON)
 
 
-def label_rows(run: StressRun, stress: Stress) -> BrittleLabels:
+def label_rows(run: StressRun, stress: Stress, rehearsed: StressRun | None = None) -> BrittleLabels:
     """Apply rule and thresholds to a stress run; the cheap half of `label_brittle`.
 
     The labels name the level at which confident begins, also where the stress leaves it to the protocol.
@@ -243,7 +285,24 @@ def label_rows(run: StressRun, stress: Stress) -> BrittleLabels:
         brittle_rate=broken_draw.mean(axis=1),
         stress=stress,
         run=run,
+        rehearsed=rehearsed,
     )
+
+
+def read_rehearsal(labels: BrittleLabels | pa.Table) -> dict[Hashable, float]:
+    """Return the rehearsal score of each row by its id; refuse labels without it."""
+    if isinstance(labels, BrittleLabels):
+        ids, scores = np.asarray(labels.id).tolist(), labels.rehearsal
+    else:
+        has = {"id", REHEARSAL} <= set(labels.column_names)
+        ids = labels.column("id").to_pylist() if has else []
+        scores = np.asarray(labels.column(REHEARSAL), dtype=np.float64) if has else None
+    if scores is None or not np.isfinite(scores).all():
+        raise DataError(
+            "these labels have no rehearsal of their stress, or not for every row; make them with ",
+            Advice("label_brittle(..., rehearsal=True)", "fragility evaluate labels"),
+        )
+    return dict(zip(ids, scores.tolist(), strict=True))
 
 
 def label_brittle(
@@ -254,6 +313,7 @@ def label_brittle(
     *,
     donors: Any = None,
     ids: Any = None,
+    rehearsal: bool = True,
     engine: str = "auto",
     byte_budget: int = DEFAULT_BYTE_BUDGET,
     progress: bool | Report | None = None,
@@ -274,6 +334,9 @@ def label_brittle(
         Training rows whose values the stressor :class:`Donor` lends; at most 4,096 of them, chosen by their content.
     ids : sequence, optional
         One distinct id per row, as in :func:`audit`; the random numbers of a row depend on its id.
+    rehearsal : bool, default=True
+        Whether to rehearse the stress as well, by balanced draws that no label sees: the score ``rehearsal`` ranks rows
+        by how this stress breaks them. It costs as many states per row as a certificate.
     engine : str, default="auto"
         Whose predictor answers for the stressed rows: ``auto`` takes a native one where the model is known to it.
     byte_budget : int, default=256 MiB
@@ -284,7 +347,7 @@ def label_brittle(
     Returns
     -------
     BrittleLabels
-        ``brittle`` and ``high_confidence`` row by row, ``counts()``, ``to_pandas()``.
+        ``brittle``, ``high_confidence`` and ``rehearsal`` row by row, ``counts()``, ``to_pandas()``.
 
     See Also
     --------
@@ -296,4 +359,7 @@ def label_brittle(
         bound, lent = with_donors(bound, model, X, donors, protocol)
     oracle, declared = choose_oracle(bound, engine), stress or Stress()
     run = run_stress_rows(oracle, protocol, declared, donors=lent, byte_budget=byte_budget, progress=progress)
-    return label_rows(run, declared)
+    rehearsed = None
+    if rehearsal:
+        rehearsed = rehearse_rows(oracle, protocol, declared, donors=lent, byte_budget=byte_budget, progress=progress)
+    return label_rows(run, declared, rehearsed)

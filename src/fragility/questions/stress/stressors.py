@@ -26,7 +26,7 @@ from fragility.base.schemas import Positive
 from fragility.base.text import BriefRepr
 from fragility.evidence import EvidenceRows, States
 from fragility.protocol import Protocol
-from fragility.questions.stress.draws import Words, strikes, uniforms
+from fragility.questions.stress.draws import Draws, Words, mirrored, strikes, uniforms
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Stressor:
         """Readable name, with the severity if there is one."""
         return self.kind
 
-    def stress_rows(self, x: Floats, keys: Words, draws: Integers, layout: Layout) -> States | Floats:
+    def stress_rows(self, x: Floats, keys: Words, draws: Draws, layout: Layout) -> States | Floats:
         """Return what each draw does to each row.
 
         Parameters
@@ -82,7 +82,7 @@ class Stressor:
             Rows of the evidence space.
         keys : array of shape (n,)
             One random key per row, made from seed, stressor and row id.
-        draws : array of int
+        draws : array of int, or BalancedDraws
             Numbers of the draws.
         layout : Layout
             Groups and spread of the columns.
@@ -144,7 +144,7 @@ class Mask(_Severe):
     rate: float = 0.3
     kind = "mask"
 
-    def stress_rows(self, x: Floats, keys: Words, draws: Integers, layout: Layout) -> States:
+    def stress_rows(self, x: Floats, keys: Words, draws: Draws, layout: Layout) -> States:
         return States.removals(strikes(keys, draws, np.arange(layout.n_groups), self.rate))
 
 
@@ -161,7 +161,7 @@ class Dropout(_Severe):
     rate: float = 0.3
     kind = "dropout"
 
-    def stress_rows(self, x: Floats, keys: Words, draws: Integers, layout: Layout) -> States:
+    def stress_rows(self, x: Floats, keys: Words, draws: Draws, layout: Layout) -> States:
         columns = np.arange(len(layout.column_group))
         return States.removals(strikes(keys, draws, columns, self.rate), by_column=True)
 
@@ -179,7 +179,7 @@ class Donor(_Severe):
     rate: float = 0.3
     kind = "donor"
 
-    def stress_rows(self, x: Floats, keys: Words, draws: Integers, layout: Layout) -> Floats:
+    def stress_rows(self, x: Floats, keys: Words, draws: Draws, layout: Layout) -> Floats:
         if layout.donors is None:
             raise ProtocolError(
                 "donor: another row's values are needed; give training rows",
@@ -206,10 +206,10 @@ class Noise(_Severe):
     kind = "noise"
     most = np.inf
 
-    def stress_rows(self, x: Floats, keys: Words, draws: Integers, layout: Layout) -> Floats:
+    def stress_rows(self, x: Floats, keys: Words, draws: Draws, layout: Layout) -> Floats:
         moved = np.flatnonzero(layout.spread > 0.0)
         out = np.repeat(x[:, None, :], len(draws), axis=1)
-        shift = uniforms(keys, draws, moved)
+        shift = mirrored(keys, draws, moved)
         shift *= 2.0
         shift -= 1.0
         shift *= self.extent * layout.spread[moved]
@@ -313,17 +313,17 @@ class Outages(Stressor, BriefRepr):
     def to_dict(self) -> dict[str, Any]:
         return {"kind": self.kind, "patterns": [list(p) for p in self.patterns], "counts": list(self.counts)}
 
-    def stress_rows(self, x: Floats, keys: Words, draws: Integers, layout: Layout) -> States:
+    def stress_rows(self, x: Floats, keys: Words, draws: Draws, layout: Layout) -> States:
         return States.removals(self.removed_groups(layout)[self.draw_patterns(keys, draws)])
 
-    def draw_patterns(self, keys: Words, draws: Integers) -> Integers:
+    def draw_patterns(self, keys: Words, draws: Draws) -> Integers:
         """Return the pattern each draw takes.
 
         Parameters
         ----------
         keys : array of shape (n,)
             One random key per row.
-        draws : array of int
+        draws : array of int, or BalancedDraws
             Numbers of the draws.
 
         Returns
