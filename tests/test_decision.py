@@ -586,7 +586,7 @@ def test_a_verifier_asks_states_alone_too(monkeypatch: pytest.MonkeyPatch) -> No
     baseline = np.array([column.baseline for column in protocol.columns])
     model = Model.wrap(Counting(baseline, lambda count: count > 1), classes=[0, 1])
     with monkeypatch.context() as patched:  # an auditor who does not look
-        patched.setattr("fragility.engines.oracle.check_steady_states", lambda *_: None)
+        patched.setattr("fragility.engines.oracle.check_steady_states", lambda *_, **__: None)
         certs = fg.audit(model, X, protocol)
     for sample in (None, 3):
         with pytest.raises(fg.VerificationError, match="otherwise when it is asked alone than among the states of an"):

@@ -116,6 +116,7 @@ def problems(draw: st.DrawFn) -> dict[str, Any]:
     sets = [sorted({int(i) for i in rng.integers(0, 40, rng.integers(0, 6))}) for _ in range(N_SETS)]
     X = rng.choice(VALUES, (draw(st.sampled_from([1, 7, 70])), d))
     X[:, rng.random(d) < 0.2] = 1.0
+    X[:, 0] = draw(st.sampled_from([X[:, 0], rng.normal(scale=10.0, size=len(X))]))  # few distinct cells, or many
     baseline = np.where(rng.random(d) < 0.5, rng.choice(VALUES, d), rng.normal(size=d))
     n_groups = draw(st.integers(1, d))
     group = np.concatenate([np.arange(n_groups), rng.integers(0, n_groups, d - n_groups)])

@@ -159,14 +159,17 @@ class PartAuditor:
         """Return the engine, ready for rows of the form of these; None for the black box."""
         return None if self.native is None else self.native(rows)
 
-    def trace(self, rows: EvidenceRows, progress: Progress | None = None, engine: Engine | None = None) -> Trace:
+    def trace(
+        self, rows: EvidenceRows, progress: Progress | None = None, engine: Engine | None = None, parts: int = 1
+    ) -> Trace:
         """Return the trace of rows bound to this model and protocol; a native engine's answers are checked per row.
 
         Some states are asked again alone and in other batches, unless there are fewer than four rows.
 
-        engine: made ready before, for rows of the form of these.
+        engine: made ready before, for rows of the form of these. parts: among which those states are divided.
         """
-        return make_oracle(engine or self.make_ready(rows), rows).trace(self.protocol, self.byte_budget, progress)
+        oracle = make_oracle(engine or self.make_ready(rows), rows)
+        return oracle.trace(self.protocol, self.byte_budget, progress, parts)
 
     def trace_part(self, X: Any, ids: Sequence[Any] | None = None) -> TracedRows:
         """Return what is observed of raw rows: the first half of their audit, which uses every core."""

@@ -188,7 +188,7 @@ def certify_rows(
             def trace(start: int) -> TracedRows:
                 part = rows.between(start, start + size)
                 progress = None if report is None else (lambda done, _: report(start + done, n))
-                return TracedRows(part, auditor.trace(part, progress, engine))
+                return TracedRows(part, auditor.trace(part, progress, engine, len(starts)))
 
             def certify(_: int, traced: TracedRows) -> tuple[CertifiedPart, bytes]:
                 part = auditor.certify(traced)

@@ -228,17 +228,19 @@ def draw_states(
 
 
 def check_steady_states(
-    trace: Trace, rows: EvidenceRows, protocol: Protocol, seed: int = 0, lone: int | None = None
+    trace: Trace, rows: EvidenceRows, protocol: Protocol, seed: int = 0, lone: int | None = None, parts: int = 1
 ) -> None:
     """Ask about random states of a trace alone and in batches of other sizes; refuse a model that answers differently.
 
     seed: of the choice of states and sizes; an audit always makes the same choice, a verifier draws a new one.
     lone: how many states are asked alone; by default one for every four rows, up to `LONE_STATES`.
+    parts: how many traces of an audit share these numbers; one state alone and two together are asked of each.
     """
-    lone, chance = min(LONE_STATES, len(rows) // 4) if lone is None else lone, np.random.default_rng(seed)
+    most, states = -(-LONE_STATES // parts), max(-(-STEADY_STATES // parts), 2)
+    lone, chance = min(most, len(rows) // 4) if lone is None else lone, np.random.default_rng(seed)
     if not lone or not len(rows):
         return
-    count = min(STEADY_STATES, max(len(rows), 2 * lone))
+    count = max(min(states, max(len(rows), 2 * lone)), 2 * lone)
     chosen = np.resize(chance.permutation(len(rows)), count)
     few, seen = rows.take(chosen.tolist()), trace.rows(chosen)
     on_path, fades = chance.integers(protocol.depth, size=count), seen.fade_margin.shape[1]

@@ -93,15 +93,19 @@ class Oracle(ABC):
             yield np.empty((len(one.asked), len(x), self.rows.n_classes)) if nothing else next(answers)
 
     def trace(
-        self, protocol: Protocol, byte_budget: int = DEFAULT_BYTE_BUDGET, progress: Progress | None = None
+        self,
+        protocol: Protocol,
+        byte_budget: int = DEFAULT_BYTE_BUDGET,
+        progress: Progress | None = None,
+        parts: int = 1,
     ) -> Trace:
         """Return the trace of the rows.
 
         Some of its states are asked of the model again, alone and in other batches, unless there are fewer than four
-        rows.
+        rows. parts: of an audit, among which these states are divided.
         """
         trace = self._trace(protocol, byte_budget, progress)
-        check_steady_states(trace, self.rows, protocol)
+        check_steady_states(trace, self.rows, protocol, parts=parts)
         return trace
 
     # --- by whom they are answered --------------------------------------------------------------------------

@@ -33,6 +33,7 @@ from fragility_paper.bench.models import (
 from fragility_paper.data import Dataset, load
 from fragility_paper.library import PartAuditor, TracedRows, bind, input_row_digests
 
+LEAST_DIFFERENCE = 1e-9  # seconds, by which more rows take longer
 FIXED_ROWS = 16  # so few that nothing but the fixed cost is left
 ROUNDS = 2
 LEAST_SECONDS = 0.5  # what takes less is repeated until it has taken so long
@@ -117,6 +118,14 @@ class Benches:
     def end_to_end(self, name: str) -> float:
         """``audit()`` from raw rows to finished certificates, in passes."""
         return self._passes(self.get(name), self.get(name).end_to_end)
+
+    def marginal(self, name: str) -> float:
+        """What ``audit()`` of all rows costs beyond that of a quarter of them, in passes over the rows beyond."""
+        whole = self.get(name)
+        few = whole.among(len(whole.test) // 4)
+        contenders = {"pass": whole.native_pass, "few passed": few.native_pass}
+        found = measure(contenders | {"all": whole.end_to_end, "few": few.end_to_end}, self.sizes.repeats)
+        return (found["all"] - found["few"]) / max(found["pass"] - found["few passed"], LEAST_DIFFERENCE)
 
     def fixed_seconds(self, name: str) -> float:
         """``audit()`` of a few rows, in seconds."""
@@ -203,6 +212,10 @@ def _end_to_end(work: str, before: str, most: float, bench: str) -> Goal:
     return Goal(work, before, most, lambda benches: benches.end_to_end(bench))
 
 
+def _marginal(work: str, before: str, most: float, bench: str) -> Goal:
+    return Goal(f"audit(), each row beyond the first: {work}", before, most, lambda benches: benches.marginal(bench))
+
+
 def _many_states(model: str, bench: str) -> list[Goal]:
     def goal(stressor: str) -> Goal:
         work = f"{model}: 48 {stressor} states a row (labels, orders, searches)"
@@ -229,6 +242,11 @@ GOALS: tuple[Goal, ...] = (
     _end_to_end("audit() of 200,000 rows of Covertype, 54 groups, LightGBM", "10.6", 5.0, "LightGBM, 54 groups"),
     _end_to_end("audit() of 40,000 rows of Adult, LightGBM", "4.5 to 5.1 (10,000 rows)", 3.0, "LightGBM"),
     _end_to_end("audit() of 40,000 rows of Adult, XGBoost", "11 to 18 (10,000 rows)", 8.0, "XGBoost"),
+    _marginal("Adult, LightGBM", "5.8 to 6.0", 3.5, "LightGBM"),
+    _marginal("Adult, XGBoost", "14.1 to 15.3", 7.0, "XGBoost"),
+    _marginal("Adult with categories, LightGBM", "8.8", 3.5, "LightGBM, categories"),
+    _marginal("Adult with categories, XGBoost", "18.9", 4.0, "XGBoost, categories"),
+    _marginal("Adult with categories, HistGradientBoosting", "9.9", 3.0, "HistGradientBoosting, categories"),
     Goal(
         "fixed cost of audit(), LightGBM, in seconds",
         "0.275",

@@ -16,6 +16,7 @@ from fragility.evidence import STEP
 WORDS = 8
 BLOCK = 64 * WORDS  # rows evaluated together
 COLUMNS_AT_ONCE = 8  # of a row while a block is copied: one line of the cache
+MOST_ALIKE = 64  # distinct cells of a column in a block that are decided once each
 RANK_TESTS = 24  # a column with more tests is decided by the rank of its cells
 ZERO_THRESHOLD = float(np.float32(1e-35))  # LightGBM's zero band
 CATEGORY_LIMIT = float(2**24)  # no library codes more categories
@@ -113,6 +114,7 @@ def decide_block(forest: Any, plan: Any, cells: Any, severity: float, here: Any,
     baseline, stepwise, test_base = plan.baseline, plan.stepwise, plan.test_base
     rounding, zero_missing = plan.rounding, plan.zero_missing
     compared, ranks = np.empty(BLOCK), np.empty(BLOCK, dtype=np.int64)
+    alike = (np.empty(MOST_ALIKE), np.empty((MOST_ALIKE, WORDS), dtype=np.uint64))
     for column in range(len(column_start) - 1):
         first, last = column_start[column], column_start[column + 1]
         if severity > 0.0 and stepwise[column]:
@@ -122,7 +124,7 @@ def decide_block(forest: Any, plan: Any, cells: Any, severity: float, here: Any,
         elif first < last:
             _stress_column(cells[column], baseline[column], severity, compared)
             _round_column(compared, rounding[column], zero_missing)
-            _decide_column(tests, first, last, compared, ranks, decisions)
+            _decide_column(tests, first, last, compared, (ranks, alike), decisions)
 
 
 @helper
@@ -153,15 +155,26 @@ def _round_column(cells: Any, rounding: int, zero_missing: bool) -> None:
 
 
 @helper
-def _decide_column(tests: Any, first: int, last: int, cells: Any, ranks: Any, decisions: Any) -> None:
+def _decide_column(tests: Any, first: int, last: int, cells: Any, scratch: Any, decisions: Any) -> None:
     """Fill the bits of the tests first..last, which are those of one column; tests: (threshold, flags, sets).
 
-    ranks: (BLOCK,) scratch.
+    Tests about categories decide each distinct cell of the block once, where there are few.
     """
     threshold, flags, set_start, set_words = tests
+    ranks, (values, rows) = scratch
     kinds = 0
     for test in range(first, last):
         kinds |= flags[test] & KIND
+    count = _find_alike(cells, values, rows) if kinds and last - first > 1 else 0
+    if count:
+        for test in range(first, last):
+            for w in range(WORDS):
+                decisions[test, w] = NONE
+            for i in range(count):
+                if goes_right(values[i], threshold[test], flags[test], set_start, set_words):
+                    for w in range(WORDS):
+                        decisions[test, w] |= rows[i, w]
+        return
     if kinds:
         for test in range(first, last):
             for w in range(WORDS):
@@ -177,6 +190,25 @@ def _decide_column(tests: Any, first: int, last: int, cells: Any, ranks: Any, de
         for test in range(first, last):
             _compare(cells, threshold[test], test, decisions)
     _route_missing(flags, first, last, cells, decisions)
+
+
+@helper
+def _find_alike(cells: Any, values: Any, rows: Any) -> int:
+    """Fill the distinct cells of a block's column, and the rows that have each; return how many, 0: too many."""
+    count = 0
+    for row in range(BLOCK):
+        v, i = cells[row], 0
+        while i < count and values[i] != v and (v == v or values[i] == values[i]):
+            i += 1
+        if i == count:
+            if count == len(values):
+                return 0
+            values[i] = v
+            for w in range(WORDS):
+                rows[i, w] = NONE
+            count += 1
+        rows[i, row >> 6] |= ONE << np.uint64(row & 63)
+    return count
 
 
 @helper
