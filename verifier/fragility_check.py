@@ -340,7 +340,8 @@ def check_protocol(p: Document) -> None:
         "a raw-origin group is its field": p["grouping"] != "raw-origin"
         or all(made_from[c] == [g] for g in groups for c in groups[g]),
         "a merged group joins names of fields": p["grouping"][0] != "m" or all(g == "+".join(held[g]) for g in groups),
-        "inputs name fields in order": all(in_order(c["fields"], fields) for c in p["inputs"]),
+        "inputs name fields, and groups name columns, in order": all(in_order(c["fields"], fields) for c in p["inputs"])
+        and all(in_order(cs, columns) for cs in groups.values()),
         "a matrix holds numbers": raw or all(type(c["baseline"]) is float for c in p["columns"]),
         "'zero' is 0": baseline != "zero" or all(c["baseline"] == 0 for c in numeric),
         "'missing' is missing": baseline != "missing" or (raw and all(c["baseline"] is None for c in p["columns"])),
