@@ -23,12 +23,14 @@ def kernel_cache() -> Path:
 
 
 os.environ.setdefault("NUMBA_CACHE_DIR", str(kernel_cache()))  # read when numba is imported
+SEARCHES = gc.get_threshold()
 gc.set_threshold(50_000)  # a million objects are imported that stay to the end
 
 
 def pytest_collection_finish():
     """Leave what was imported out of every later search for garbage, which would take a tenth of the time."""
     gc.freeze()
+    gc.set_threshold(*SEARCHES)
 
 
 def pytest_sessionfinish():
