@@ -67,7 +67,7 @@ def digest_row(m: dict[str, Any], p: dict[str, Any], block: str, row: dict[str, 
             own = {k: v for k, v in m["blocks"][block].items() if k not in ("engine", "rows", "root_digest")}
             columns, more = checker.list_columns(block, p, own), {"block": block, "declaration": own}
         return checker.hash_row(checker.find_context(m, **more), columns, row)
-    except (KeyError, TypeError, ValueError):
+    except (ArithmeticError, KeyError, TypeError, ValueError):
         return row["digest"]
 
 
