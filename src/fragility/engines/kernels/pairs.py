@@ -172,6 +172,13 @@ def _find_stretches(n_pieces: int, begin: int, end: int, bit: Any, tests: Any, s
     return count
 
 
+@inlined
+def _unpack(asked: Any, leaves: Any) -> Any:
+    """Return the arrays that `_find_stretches` takes as ``tests``, and those of items and words."""
+    tests = (leaves.entry_test, leaves.lost, asked.first_way, asked.turn_start, asked.turns)
+    return tests, (leaves.item_field, leaves.item_start, leaves.item_bound, leaves.word_item)
+
+
 @helper
 def _add_effects(
     asked: Any, leaves: Any, hits: Any, count: int, values: Any, size: int, effects: Any, least: Any, room: Any
@@ -180,13 +187,7 @@ def _add_effects(
 
     values: (count,) D of each hit; room: two arrays (any, 2) to work in.
     """
-    tests = (leaves.entry_test, leaves.lost, asked.first_way, asked.turn_start, asked.turns)
-    item_field, item_start, item_bound, word_item = (
-        leaves.item_field,
-        leaves.item_start,
-        leaves.item_bound,
-        leaves.word_item,
-    )
+    tests, (item_field, item_start, item_bound, word_item) = _unpack(asked, leaves)
     n_pieces, piece_start, stretches, spare = asked.n_pieces, asked.piece_start, room[0], room[1]
     for h in range(count):
         value, word, bit, item = values[h], hits[h, 0], hits[h, 1], hits[h, 2]
@@ -242,13 +243,7 @@ def _list_boxes(
 ) -> Any:
     """Return (boxes (any, 5), their values): I of the pairs that are wanted, as lists that start at ``head`` (F, F)."""
     boxes, values = store
-    tests = (leaves.entry_test, leaves.lost, asked.first_way, asked.turn_start, asked.turns)
-    item_field, item_start, item_bound, word_item = (
-        leaves.item_field,
-        leaves.item_start,
-        leaves.item_bound,
-        leaves.word_item,
-    )
+    tests, (item_field, item_start, item_bound, word_item) = _unpack(asked, leaves)
     n_pieces, piece_start, domain_counts = asked.n_pieces, asked.piece_start, asked.domain_counts
     own, others, spare = room
     count = 0
