@@ -2,6 +2,10 @@
 
     python benchmarks/without.py run FOLDER [--datasets NAME ...] [--models NAME ...] [--rows 400] [--seed 7]
     python benchmarks/without.py collect FOLDER --out benchmarks/results/without.json
+    python benchmarks/without.py hide [--datasets NAME ...] [--rows 600] [--out benchmarks/results/without_hide.json]
+
+`hide`: LightGBM, each ordered field hidden only in the fifth of the rows with its largest or smallest values, or in a
+random fifth.
 
 A unit is a data set and a model family, trained as in the study, on at most 20,000 training rows and with a seed that
 the study does not use. On test rows each field is hidden in turn, and ten sets of two and of three fields, with values
@@ -68,6 +72,38 @@ def run_unit(dataset: str, model_name: str, rows: int, seed: int) -> dict[str, A
             "seconds": time.process_time() - started,
         }
     return unit | {"training_seconds": trained}
+
+
+def hide(given: argparse.Namespace) -> None:
+    """Compare fields that go missing because of their value with fields that go missing by chance."""
+    lines = []
+    for dataset in given.datasets:
+        data = load(dataset)
+        parts = split(data.y, given.seed, train_cap=TRAIN_CAP)
+        model, training = train(MODELS["lightgbm"], data, parts), data.X.iloc[parts.train]
+        protocol = fg.Protocol.fit(model, training)
+        test = data.X.iloc[np.random.default_rng(given.seed).permutation(parts.test)[: given.rows]]
+        test = test.reset_index(drop=True)
+        ordered = set(evaluate_missing(model, test, protocol, hide="top", progress=False).hidden)
+        for way, conditional in WAYS.items():
+            about = {"training": training, "conditional": True} if conditional else {}
+            for rows in ("top", "bottom", "random"):
+                found = evaluate_missing(model, test, protocol, hide=rows, progress=False, **about)
+                pairs = found.pairs()
+                pairs = pairs[pairs["hidden"].isin(ordered)]  # the same fields in each line
+                line = {
+                    "dataset": dataset, "values": way, "hide": rows, "pairs": len(pairs),
+                    "changed": float(pairs["changed"].mean()), "expected": float(pairs["p_change"].mean()),
+                }  # fmt: skip
+                lines.append(line)
+                print(line, flush=True)
+    for way in WAYS:
+        for rows in ("top", "bottom", "random"):
+            own = [line for line in lines if line["values"] == way and line["hide"] == rows]
+            changed, expected = (float(np.mean([line[name] for line in own])) for name in ("changed", "expected"))
+            print(f"{way}, {rows}: {changed:.1%} changed, {expected:.1%} expected")
+    if given.out is not None:
+        given.out.write_text(json.dumps(lines, indent=1) + "\n")
 
 
 def run(given: argparse.Namespace) -> None:
@@ -197,6 +233,12 @@ def main() -> None:
     collecting.add_argument("folder", type=Path)
     collecting.add_argument("--out", type=Path)
     collecting.set_defaults(work=collect)
+    hiding = commands.add_parser("hide")
+    hiding.add_argument("--datasets", nargs="*", default=list(CHEAP_DATASETS), choices=list(DATASETS))
+    hiding.add_argument("--rows", type=int, default=600)
+    hiding.add_argument("--seed", type=int, default=SEED)
+    hiding.add_argument("--out", type=Path)
+    hiding.set_defaults(work=hide)
     given = parser.parse_args()
     given.work(given)
 

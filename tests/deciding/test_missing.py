@@ -159,6 +159,26 @@ def test_recorded_sets_and_conditional_values(case, protocol):
     assert near.conditional and near.p_change.tolist() == [check.p_change for check in checks]
 
 
+@pytest.mark.parametrize("hide", ["top", "bottom", "random"])
+def test_a_fifth_of_the_rows_can_lose_a_field_by_its_values(case, protocol, found, hide, tmp_path):
+    rows = case.X_test[:50]
+    some = fg.evaluate_missing(case.model, rows, protocol, hide=hide)
+    pairs, every = some.pairs(), found.pairs().set_index(["hidden", "id"])
+    for name, own in pairs.groupby("hidden"):
+        assert len(own) == 10
+        if hide == "top":
+            assert rows.loc[own["id"], name].min() >= rows[name].drop(own["id"]).max()
+        if hide == "bottom":
+            assert rows.loc[own["id"], name].max() <= rows[name].drop(own["id"]).min()
+        same = every.loc[[(name, one) for one in own["id"]]]
+        assert own["changed"].tolist() == same["changed"].tolist()
+        assert own["p_change"].tolist() == same["p_change"].tolist()
+    assert ("purpose" in some.skipped) == (hide != "random")
+    assert some.hide == hide and some.to_dict()["hide"] == hide and "fifth of the rows" in str(some)
+    again = fg.evaluate_missing(case.model, rows, protocol, hide=hide).pairs()
+    assert again["id"].tolist() == pairs["id"].tolist()
+
+
 def test_rows_that_lack_a_field_take_no_part():
     case = pipelines.fitted("credit_g", "hist_gradient_boosting", "raw")
     protocol = fg.Protocol.fit(case.model, case.X_train, space="raw", catalogue=6)
@@ -206,6 +226,13 @@ def test_files_text_and_picture(found, tmp_path):
 
 
 def test_mistakes_are_said_in_a_sentence(case, protocol):
+    for wrong, sentence in (
+        ({"hide": "left"}, "hide must be one of all, top, bottom, random, got 'left'"),
+        ({"hide": "top", "together": 2}, "hide='top' hides one field at a time"),
+        ({"hide": "bottom", "sets": [["duration", "age"]]}, "hide='bottom' hides one field at a time"),
+    ):
+        with pytest.raises(fg.DataError, match=sentence):
+            fg.evaluate_missing(case.model, case.X_test[:5], protocol, **wrong)
     X = case.X_test[:5]
     for settings, message in [
         ({"sets": []}, "at least one set of fields to hide is needed, got none"),

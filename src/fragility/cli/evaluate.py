@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -275,6 +275,14 @@ def missing(
     conditional: Annotated[
         bool, option("--conditional", "Take values from the nearest rows of --train, not from the catalogue.")
     ] = False,
+    hide: Annotated[
+        str,
+        option(
+            "--hide ROWS",
+            "Whose fields are hidden: all rows; the fifth with the top or bottom values of a field, as if it went "
+            "missing because of them; or a random fifth.",
+        ),
+    ] = "all",
     top: opt.Top = 10,
     out_files: Annotated[list[Path] | None, opt.results(".json", ".txt", *TABLE_SUFFIXES, *opt.PICTURES)] = None,
     most_sets: Annotated[
@@ -303,6 +311,8 @@ def missing(
       fragility evaluate missing model.skops test.parquet --train train.parquet --conditional --together 3
 
       fragility evaluate missing model.skops test.parquet --protocol audit/ --sets outages.csv --out missing.png
+
+      fragility evaluate missing model.skops test.parquet --train train.parquet --conditional --hide top
     """
     if protocol is None and train is None:
         raise DataError(
@@ -314,6 +324,10 @@ def missing(
         raise DataError("--conditional takes values from training rows; name them with --train")
     if sets is not None and is_given(context, "together"):
         raise DataError("--sets names the fields to hide together; leave out --together or leave out --sets")
+    if hide not in ("all", "top", "bottom", "random"):
+        raise DataError(f"--hide must be all, top, bottom or random, got {hide!r}")
+    if hide in ("top", "bottom") and (sets is not None or together != 1):
+        raise DataError(f"--hide {hide} hides one field at a time; leave out --sets and --together")
     if sets is None:
         refuse_without("a log of outages in --sets", context, "markers")
     inputs: dict[str, str | Path | None] = {"MODEL": model, "DATA": data, "--protocol": protocol, "--train": train}
@@ -335,6 +349,7 @@ def missing(
         most_sets=most_sets,
         training=training if conditional else None,
         conditional=conditional,
+        hide=cast(Any, hide),
         draws=draws or MOST_TRIED,
         ids=table.ids,
         engine=engine,

@@ -41,6 +41,11 @@ if TYPE_CHECKING:
 RESAMPLES = 1000
 BINS = 10
 SHOWN = 20  # sets in a picture
+HIDDEN = {  # whose fields are hidden, where not every row's are
+    "top": "Each field is hidden in the fifth of the rows with its largest values: it goes missing because of them.",
+    "bottom": "Each field is hidden in the fifth of the rows with its smallest values: it goes missing because of them.",
+    "random": "Each field is hidden in a random fifth of the rows.",
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,6 +127,8 @@ class MissingEvaluation(BriefRepr):
         Fields that were not hidden, and why.
     conditional : bool
         Whether values came from the nearest training rows.
+    hide : str
+        Whose fields were hidden: ``all`` rows, the fifth with the ``top`` or ``bottom`` values, or a ``random`` fifth.
     catalogue : tuple of WithoutLine
         The same totals as ``by_size`` with values of the catalogue, where those of training rows were asked for.
 
@@ -142,6 +149,7 @@ class MissingEvaluation(BriefRepr):
     curve: tuple[CalibrationBin, ...]
     skipped: dict[str, str]
     conditional: bool
+    hide: str = "all"
     catalogue: tuple[WithoutLine, ...] = ()
 
     def __len__(self) -> int:
@@ -185,6 +193,7 @@ class MissingEvaluation(BriefRepr):
             "rows": self.rows,
             "pairs": len(self),
             "conditional": self.conditional,
+            "hide": self.hide,
             "brier": self.brier,
             "by_size": [asdict(line) for line in self.by_size],
             "catalogue": [asdict(line) for line in self.catalogue],
@@ -232,7 +241,8 @@ class MissingEvaluation(BriefRepr):
         str
             Several lines of text; also what printing shows.
         """
-        lines = [describe_line(line) for line in self.by_size]
+        lines = [HIDDEN[self.hide]] if self.hide in HIDDEN else []
+        lines += [describe_line(line) for line in self.by_size]
         lines += [describe_ways(*ways) for ways in zip(self.catalogue, self.by_size, strict=False)]
         if not self.conditional:
             lines.append(

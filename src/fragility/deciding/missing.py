@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Hashable, Sequence
 from hashlib import blake2b
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
+import pandas as pd
 
 from fragility.auditing.auditor import Auditor
 from fragility.base.arrays import Booleans, Floats, Integers, is_count
@@ -16,12 +18,15 @@ from fragility.base.progress import Report, progress_bar
 from fragility.deciding.decisions import Decider
 from fragility.deciding.evaluation import MissingEvaluation, WithoutLine, calibrate_pairs, summarise_pairs
 from fragility.deciding.values import DEFAULT_DRAWS, check_draws, make_neighbours
+from fragility.evidence.modes import is_ordered
 from fragility.evidence.rows import rows_at
 from fragility.protocol import Protocol
 from fragility.questions.stress.stressors import Outages
 
 MOST_SETS = 20
 MOST_TOGETHER = 5
+HiddenRows: TypeAlias = Literal["all", "top", "bottom", "random"]
+SHARE = 0.2  # of the rows that hold a field, which lose it where not all do
 MEASURED = ("p_change", "confidence", "changed")
 
 
@@ -35,6 +40,7 @@ def evaluate_missing(
     most_sets: int = MOST_SETS,
     training: Any = None,
     conditional: bool = False,
+    hide: HiddenRows = "all",
     draws: int = DEFAULT_DRAWS,
     ids: Any = None,
     engine: str = "auto",
@@ -63,6 +69,9 @@ def evaluate_missing(
         Training rows, for ``conditional``.
     conditional : bool, default=False
         As in :class:`Guard`; the result then says how values of the catalogue do on the same rows.
+    hide : {"all", "top", "bottom", "random"}, default="all"
+        Whose field is hidden: every row's, or that of the fifth of the rows with its largest or smallest values, which
+        shows what fields do that go missing because of their value, or of a random fifth, to compare with.
     draws : int, default=1024
         As in :class:`Guard`.
     ids : sequence, optional
@@ -88,6 +97,10 @@ def evaluate_missing(
     Guard : Checks decisions as they are made.
     """
     check_draws(draws)
+    if hide not in get_args(HiddenRows):
+        raise DataError(f"hide must be one of {', '.join(get_args(HiddenRows))}, got {hide!r}")
+    if hide in ("top", "bottom") and (together != 1 or sets is not None):
+        raise DataError(f"hide={hide!r} hides one field at a time, by its values; leave out sets and together")
     decider = Decider(Auditor(model, protocol, engine=engine), draws, None)
     decider.neighbours = make_neighbours(decider.read, training, conditional, protocol)
     full = decider.auditor.bind(X, ids)
@@ -99,6 +112,9 @@ def evaluate_missing(
     skipped: dict[str, str] = {}
     if sets is None:
         reasons = {name: decider.explain_unable(name, full) for name in known}
+        if hide in ("top", "bottom"):
+            unordered = [field.name for field in protocol.fields if not is_ordered(field)]
+            reasons |= dict.fromkeys(unordered, "its values have no order")
         skipped = {name: reason for name, reason in reasons.items() if reason is not None}
         chosen = choose_sets([name for name in known if name not in skipped], together, most_sets)
     else:
@@ -109,6 +125,7 @@ def evaluate_missing(
     with progress_bar("deciding without fields", progress) as report:
         for done, names in enumerate(chosen):
             places = np.flatnonzero(np.logical_and.reduce([known[name] for name in names]))
+            places = choose_hidden(frame, names, places, hide)
             if len(places):
                 native = rows_at(full.source.native, places)
                 without = decider.decide(native, [names] * len(places), None, range(len(places)))
@@ -126,7 +143,19 @@ def evaluate_missing(
                 report(done + 1, len(chosen))
     if not parts:
         raise DataError("there is nothing to hide: no row holds a field of which the protocol lists values")
-    return collect_sets(parts, full.ids, skipped, conditional, listed if len(listed) == len(parts) else [])
+    return collect_sets(parts, full.ids, skipped, conditional, hide, listed if len(listed) == len(parts) else [])
+
+
+def choose_hidden(frame: pd.DataFrame, names: tuple[str, ...], places: Integers, hide: HiddenRows) -> Integers:
+    """Return the rows, among those that hold these fields, that lose them."""
+    count = math.ceil(SHARE * len(places))
+    if hide == "all":
+        return places
+    if hide == "random":
+        seed = int.from_bytes(blake2b("\x1f".join(names).encode(), digest_size=8).digest(), "big")
+        return np.sort(np.random.default_rng(seed).permutation(places)[:count])
+    order = frame[names[0]].iloc[places].reset_index(drop=True).sort_values(kind="stable").index.to_numpy()
+    return np.sort(places[order[len(order) - count :] if hide == "top" else order[:count]])
 
 
 def choose_sets(fields: Sequence[str], together: int, most: int) -> list[tuple[str, ...]]:
@@ -181,6 +210,7 @@ def collect_sets(
     ids: Sequence[Hashable],
     skipped: dict[str, str],
     conditional: bool,
+    hide: HiddenRows = "all",
     catalogue: Sequence[HiddenSet] = (),
 ) -> MissingEvaluation:
     """Return the evaluation of all sets; catalogue: the same sets with values of the catalogue, if both were tried."""
@@ -212,5 +242,6 @@ def collect_sets(
         curve=calibrate_pairs(p_change, changed),
         skipped=skipped,
         conditional=conditional,
+        hide=hide,
         catalogue=sum_up(catalogue),
     )

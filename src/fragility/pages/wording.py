@@ -419,7 +419,10 @@ def describe_failure(probability: float, condition: str, interval: tuple[float, 
 def describe_change(
     fields: Sequence[str], probability: float, interval: tuple[float, float] | None, changes_to: object | None
 ) -> str:
-    """Return `knowing income would change the decision with probability 12.5%, to 'bad'`; interval: None if exact."""
+    """Return `knowing income would change the decision with probability 12.5%, to 'bad'`, and what that rests on.
+
+    interval: None if exact.
+    """
     knowing = f"knowing {join_names(fields)}"
     if changes_to is None:
         if interval is None:
@@ -428,7 +431,8 @@ def describe_change(
     likely = write_percent(probability)
     if interval is not None:
         likely += f" (95% interval {write_percent(interval[0])} to {write_percent(interval[1])})"
-    return f"{knowing} would change the decision with probability {likely}, to {changes_to!r}"
+    text = f"{knowing} would change the decision with probability {likely}, to {changes_to!r}"
+    return f"{text}, as long as being unknown does not depend on the value"
 
 
 def describe_standins(values: Mapping[str, object]) -> str:
