@@ -42,8 +42,8 @@ RESAMPLES = 1000
 BINS = 10
 SHOWN = 20  # sets in a picture
 HIDDEN = {  # whose fields are hidden, where not every row's are
-    "top": "Each field is hidden in the fifth of the rows with its largest values: it goes missing because of them.",
-    "bottom": "Each field is hidden in the fifth of the rows with its smallest values: it goes missing because of them.",
+    "top": "Each field is hidden in the fifth of the rows with its largest values, as if because of them.",
+    "bottom": "Each field is hidden in the fifth of the rows with its smallest values, as if because of them.",
     "random": "Each field is hidden in a random fifth of the rows.",
 }
 
