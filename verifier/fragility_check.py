@@ -807,7 +807,8 @@ class Domains:
         ends = {r["field"]: (r["low"], r["high"], r["whole"]) for r in p["modes"]["ranges"] if r["field"] in known}
         for name, x in known.items():
             if x["low"] is not None:
-                ends[name] = (x["low"], x["high"], ends[name][2] if name in ends else whole[name])
+                own = ends[name][2] if name in ends else whole[name]
+                ends[name] = (x["low"], x["high"], own and (name in rows.dates or x["low"] % 1 == x["high"] % 1 == 0))
         self.axes = {name: Axis(rows, name, *own, narrow.get(name, "float64")) for name, own in ends.items()}
         self.weights = {}  # the values of the catalogue that lie in the domain, and how likely each is
         for name in self.free:

@@ -141,7 +141,9 @@ def range_of(domain: Domain, ranges: Mapping[str, Range], field: Field) -> Range
     fitted = ranges.get(domain.field)
     if domain.low is None or domain.high is None:
         return fitted
-    whole = fitted.whole if fitted is not None else field.type == "integer"
+    whole = field.type == "integer"
+    if fitted is not None:  # decimals that were whole in training may be declared to take others
+        whole = fitted.whole and all(isinstance(end, str) or end.is_integer() for end in (domain.low, domain.high))
     return Range(domain.field, domain.low, domain.high, whole)
 
 

@@ -36,7 +36,7 @@ from fragility.base.text import BriefRepr
 from fragility.evidence.bound import Group
 from fragility.evidence.codec import cast_numbers
 from fragility.evidence.fields import Field, date_text, read_date, type_of, value_like
-from fragility.evidence.fitting import TrainingEvidence, whole_columns
+from fragility.evidence.fitting import TrainingEvidence, are_whole, whole_columns
 from fragility.evidence.rows import Scalar
 from fragility.models.outputs import to_python
 
@@ -44,6 +44,7 @@ MODES = ("lost", "wrong", "noisy", "stale", "sentinel", "outage")
 DEFAULT_MODES = ("lost", "wrong", "noisy")
 CATALOGUE_SIZE = 24
 LARGEST_CATALOGUE = 1000
+LARGEST_SINGLE = 2.0**24  # up to here narrow decimals hold every whole number
 LEAST_ROWS = 5  # that have a category of a field with many
 JOINT_FIELDS = 4  # more of them describe a person
 NOISE = 0.3
@@ -88,7 +89,7 @@ class Range:
     field: str
     low: float | str  # a date as ISO text
     high: float | str
-    whole: bool  # every training value is a whole number of an integer field, or a day without a time
+    whole: bool  # every training value is a whole number, or a day without a time
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -227,7 +228,11 @@ def fit_ranges(evidence: TrainingEvidence) -> tuple[Range, ...]:
         low, high = (plain_value(end, field) for end in (known.min(), known.max()))
         assert isinstance(low, (float, str)) and isinstance(high, (float, str))
         days = field.type == "date" and all(len(date_text(value)) == len("2020-05-17") for value in known.unique())
-        ranges.append(Range(field.name, low, high, field.type == "integer" or days))
+        numbers = field.kind == "numeric" and (
+            field.type == "integer"
+            or (are_whole(known.to_numpy(dtype=np.float64)) and max(abs(low), abs(high)) <= LARGEST_SINGLE)
+        )
+        ranges.append(Range(field.name, low, high, numbers or days))
     return tuple(ranges)
 
 
@@ -468,8 +473,10 @@ def _range_faults(ranges: Sequence[Range], fields: Sequence[Field]) -> Iterator[
             yield f"the range of {each.field!r} must hold two values of the field, got {each.low!r}, {each.high!r}"
         elif order_key(each.low) > order_key(each.high):
             yield f"the range of {each.field!r} must not end before it starts, got {each.low!r} to {each.high!r}"
-        elif own.kind == "numeric" and each.whole != (own.type == "integer"):
-            yield f"the range of {each.field!r} is of whole numbers exactly if the field is"
+        elif own.type == "integer" and own.kind == "numeric" and not each.whole:
+            yield f"the range of {each.field!r} must be of whole numbers, as the field is"
+        elif own.kind == "numeric" and each.whole and not all(float(end).is_integer() for end in (each.low, each.high)):
+            yield f"the range of {each.field!r} is of whole numbers, but ends at {each.low!r} and {each.high!r}"
 
 
 def order_key(value: float | str) -> Any:

@@ -209,7 +209,7 @@ def intervals_contradictions(
     for place, name in enumerate(block.fields):
         known = {column: texts[:, place].tolist() for column, texts in block.texts().items()}
         is_ordered, listed = name in ranges or by_name[name].kind == "numeric", list(weigh_values(protocol.modes, name))
-        find = partial(_ordered_fault, ranges.get(name)) if is_ordered else _nominal_fault
+        find = partial(_ordered_fault, ranges.get(name), by_name[name]) if is_ordered else _nominal_fault
         has_values = name in ranges if is_ordered else bool(listed)
         for row, texts in enumerate(zip(*known.values(), strict=True)):
             one = OneField(*texts)
@@ -234,7 +234,7 @@ class OneField(NamedTuple):
     categories: str | None
 
 
-def _ordered_fault(own: Range | None, one: OneField, others: Sequence[ClassLabel]) -> str | None:
+def _ordered_fault(own: Range | None, field: Field, one: OneField, others: Sequence[ClassLabel]) -> str | None:
     """Return the entry of an ordered field that contradicts another; others: the classes that are not predicted."""
     if own is None or one.state not in (EXACT, BRACKETED):
         return _find_entry(one, ("value", "low", "high", "below", "above", "categories"))
@@ -243,7 +243,7 @@ def _ordered_fault(own: Range | None, one: OneField, others: Sequence[ClassLabel
     ends = {name: json.loads(getattr(one, name)) for name in ("value", "low", "high")}
     flips = {name: json.loads(text) for name, text in (("below", one.below), ("above", one.above)) if text is not None}
     for name, content in {**ends, **{name: flip for name, (flip, _) in flips.items()}}.items():
-        if not _can_hold(own, content):
+        if not _can_hold(own, field, content):
             return name
     value, low, high = map(to_number, ends.values())
     if one.categories is not None or not low <= value <= high:
@@ -254,11 +254,13 @@ def _ordered_fault(own: Range | None, one: OneField, others: Sequence[ClassLabel
     return None
 
 
-def _can_hold(own: Range, value: Any) -> bool:
+def _can_hold(own: Range, field: Field, value: Any) -> bool:
     """Return whether a field with this training range can hold a value."""
     if isinstance(own.low, str):
         return read_date(value) is not None
-    return type(value) is int if own.whole else type(value) is float and math.isfinite(value)
+    if field.type == "integer":
+        return type(value) is int
+    return type(value) is float and math.isfinite(value) and (value.is_integer() or not own.whole)
 
 
 def _nominal_fault(one: OneField, others: Sequence[ClassLabel]) -> str | None:

@@ -63,6 +63,11 @@ class Scale:
     def _is_decimal(self) -> bool:
         return self.field.type != "date" and not self.range.whole
 
+    @property
+    def _is_integer(self) -> bool:
+        """Whether values are written without a point; decimals that are whole keep theirs."""
+        return self.range.whole and self.field.type == "integer"
+
     def _place_of(self, value: Scalar) -> int:
         given = pd.Series([value]) if self.field.type != "date" else _stamps(pd.Series([pd.Timestamp(str(value))]))
         return int(self._places_of(given)[0])
@@ -98,7 +103,7 @@ class Scale:
     def column(self, places: Integers) -> pd.Series:
         """Return the values of places as a column of the field."""
         if self.field.type != "date":
-            return pd.Series(places if self.range.whole else self.numbers(places).astype(self.precision))
+            return pd.Series(places if self._is_integer else self.numbers(places).astype(self.precision))
         stamps = self._to_stamps(places)
         if self.field.dtype is None:
             plain = stamps.dt.date if self.range.whole else pd.Series(stamps.dt.to_pydatetime(), dtype=object)
@@ -116,7 +121,7 @@ class Scale:
         """Return the values of places: whole numbers, decimals, or dates as ISO text."""
         if self.field.type == "date":
             return [date_text(value) for value in self.column(places)]
-        return list((places if self.range.whole else self.numbers(places)).tolist())
+        return list((places if self._is_integer else self.numbers(places)).tolist())
 
     def value(self, place: int) -> Scalar:
         """Return the value of one place."""
