@@ -230,7 +230,7 @@ def fit_ranges(evidence: TrainingEvidence) -> tuple[Range, ...]:
         days = field.type == "date" and all(len(date_text(value)) == len("2020-05-17") for value in known.unique())
         numbers = field.kind == "numeric" and (
             field.type == "integer"
-            or (are_whole(known.to_numpy(dtype=np.float64)) and known.abs().max() <= LARGEST_SINGLE)
+            or (are_whole(known.to_numpy(dtype=np.float64)) and bool(known.abs().max() <= LARGEST_SINGLE))
         )
         ranges.append(Range(field.name, low, high, numbers or days))
     return tuple(ranges)
