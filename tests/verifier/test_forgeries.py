@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -69,6 +70,13 @@ def lie_steadily(rows: Rows) -> None:
     row |= checker.derive(WEIGHTS, row)
 
 
+def lie_of_a_drop(rows: Rows) -> None:
+    """A smaller drop, with every score that follows from it; the path keeps its order."""
+    row = next(row for row in rows if row["one_step_drop"][0] > 0.05)
+    row["one_step_drop"] = [row["one_step_drop"][0] - 0.001, *row["one_step_drop"][1:]]
+    row |= checker.derive(WEIGHTS, row)
+
+
 WEIGHTS: dict[str, Any] = {
     "exposure_weights": [1 / 3, 1 / 3, 1 / 3, 1.0],
     "weights": [1 / 3] * 3,
@@ -89,6 +97,7 @@ CLAIMS = {
     "path margin": set_at("path_margin", lambda v: [*v[:-1], v[-1] + 0.01]),
     "class on the path": set_at("path_predicted", lambda v: [*v[:-1], v[0]], lambda v: v[-1] != v[0]),
     "drop": set_at("one_step_drop", lambda v: [v[0] + 0.01, *v[1:]]),
+    "drop with what follows": lie_of_a_drop,
     "drop of confidence": set_at("one_step_confidence_drop", lambda v: [v[0] + 0.01, *v[1:]]),
     "fading": set_at("fade_margin", lambda v: [v[0] + 0.01, *v[1:]], lambda v: len(v) > 0),
     "margin without evidence": set_at("bare_margin", lambda v: v + 0.01),
@@ -139,6 +148,7 @@ BLOCKS = {
     "another count": ("lattice", set_at("smallest_count", lambda v: v + 1, lambda v: v is not None and v > 0)),
     "not decided": ("lattice", lambda rows: doubt(rows)),
     "mode drop": ("modes", set_at("mode_drop_wrong", lambda v: [v[0] + 0.01, *v[1:]])),
+    "mode drop with its exposure": ("modes", lambda rows: lie_of_a_mode(rows)),
     "mode exposure": ("modes", set_at("exposure_wrong", lambda v: v / 2, lambda v: v > 0.01)),
     "flip chance": ("modes", set_at("flip_chance_wrong", in_list(halve, above_0), any_item(above_0))),
     "lost, flips": ("modes", set_at("flip_chance_lost", in_list(lambda v: 1 - v))),
@@ -151,6 +161,16 @@ BLOCKS = {
     "a row less": ("baselines", lambda rows: rows[1:]),
     "a row less of every row": ("modes", lambda rows: rows[1:]),
 }
+
+
+def lie_of_a_mode(rows: Rows) -> None:
+    """A larger drop of a mode, and the exposure that follows from it."""
+    row = next(row for row in rows if row["exposure_wrong"] > 0.01 and row["mode_drop_wrong"][0] > 0.01)
+    drops = row["mode_drop_wrong"]
+    before, added = -math.log1p(-row["exposure_wrong"]), 0.01
+    scale = sum(drop for drop in drops if drop > 0) / before  # the margin
+    row["mode_drop_wrong"] = [drops[0] + added, *drops[1:]]
+    row["exposure_wrong"] = -math.expm1(-(before + added / scale))
 
 
 def enlarge(rows: Rows) -> None:
