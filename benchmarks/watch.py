@@ -44,6 +44,7 @@ from fragility.apps.watching.events import EventBatch, cut_by_day, find_outside,
 from fragility.apps.watching.following import LOOK_ROWS, Follower, FollowSettings
 from fragility.deciding.decisions import fill_column, find_standins
 from fragility.protocol import bind
+from fragility.scores import EARLY
 
 RESULTS = Path(__file__).with_name("results") / "watch.json"
 TARGETS = {"adult": "income", "heloc": "RiskPerformance"}
@@ -236,11 +237,10 @@ def follow(world: World, struck: Struck, figures: pd.DataFrame, chosen: Any) -> 
     missing = states(struck.missing)
     batch: EventBatch = make_batch(
         layout,
-        world.protocol,
         day=np.repeat(np.arange(DAYS), PER_DAY),
         decision=figures["predicted"].tolist(),
         confidence=figures["confidence"].to_numpy(dtype=float),
-        flip_budget=figures["flip_budget"].to_numpy(dtype=int),
+        early=figures["flip_budget"].to_numpy(dtype=int) <= EARLY,
         means=[figures["exposure"].to_numpy(dtype=float)],
         min_confidence=0.9,
         missing=missing,
