@@ -83,6 +83,28 @@ def test_whole_numbers_end_where_asking_for_each_of_them_says(family, space):
     assert flips  # the comparison is about something
 
 
+@pytest.mark.parametrize("family", ["lightgbm", "logistic"])
+def test_decimals_that_are_whole_in_training_end_at_whole_numbers(family):
+    """As whole numbers with gaps are read by pandas; they end where those without gaps do."""
+    case, names = pipelines.fitted("credit_g", family, "transformed"), ["duration", "age"]
+    decimals = {name: "float64" for name in names}
+    protocol = fg.Protocol.fit(case.model, case.X_train)
+    floating = fg.Protocol.fit(case.model, case.X_train.astype(decimals))
+    assert {one.field for one in floating.modes.ranges if one.whole} >= set(names)
+    X = case.X_test[:12]
+    found = fg.find_stability_intervals(case.model, X, protocol, names)
+    same = fg.find_stability_intervals(case.model, X.astype(decimals), floating, names)
+    for i in range(len(X)):
+        for name in names:
+            one, other = found.interval(i, name), same.interval(i, name)
+            assert other.exact and as_twin(other) == as_twin(one) and isinstance(other.low, float)
+    half = X.astype(decimals).assign(age=X["age"] + 0.5)
+    states = {
+        fg.find_stability_intervals(case.model, half, floating, ["age"]).interval(i, "age").state for i in range(12)
+    }
+    assert states == {"not whole"}
+
+
 @pytest.mark.repeats
 @pytest.mark.parametrize("family", ["lightgbm", "logistic", "random_forest"])
 def test_several_classes_flip_to_the_first_rival_that_overtakes(family):
