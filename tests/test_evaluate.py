@@ -105,7 +105,11 @@ def test_exposures_to_failure_modes_are_scores_like_any_other(case, certs, proto
         assert own.kind == "mode" and own.direction == 1
         exposure, brittle = (a[labels.high_confidence] for a in (losses[mode].exposure, labels.brittle))
         assert own.auroc == pytest.approx(auroc(exposure, brittle), abs=1e-6)
-    assert [line.score for line in found.lines][-4:] == ["exposure_wrong"] * 2 + ["exposure_noisy"] * 2
+    assert [line.score for line in found.lines][-6:] == [
+        *["exposure_wrong"] * 2,
+        *["exposure_noisy"] * 2,
+        *["rehearsal"] * 2,
+    ]
     assert found.verdict.against_confidence.score == "exposure_wrong"
     assert "exposure_wrong" in found.verdict.sentence and "exposure_wrong differs from it" in found.to_text()
     without = evaluate(certs, case.model, case.X_test, truth, **settings)
@@ -116,7 +120,7 @@ def test_exposures_to_failure_modes_are_scores_like_any_other(case, certs, proto
 def test_modes_that_are_not_declared_are_refused(case, certs):
     with pytest.raises(FragilityError, match="declares the modes lost, wrong, noisy, got 'outage'"):
         evaluate(certs, case.model, case.X_test, modes=("outage",))
-    with pytest.raises(DataError, match="judges a ranking by exposure or fds or noisy, got 'wrong'"):
+    with pytest.raises(DataError, match="judges a ranking by exposure or fds or rehearsal or noisy, got 'wrong'"):
         evaluate(certs, case.model, case.X_test, modes=("noisy",), by="wrong")
 
 

@@ -46,6 +46,7 @@ Reading = Literal["support", "current", "support_unbounded"]
 
 CLIP = 1e-12  # smallest probability a score sees
 CONFIDENT = 0.9  # a prediction is confident from this probability on, unless a caller says otherwise
+REHEARSAL = "rehearsal"  # the score of a rehearsed stress, its column, and the stream of its draws
 EARLY = 2  # a prediction flips early if losing so many groups, strongest first, flips it
 EPSILON = 1e-8  # keeps normalisers and 1 / lambda* finite
 READINGS: tuple[Reading, ...] = ("support", "current", "support_unbounded")

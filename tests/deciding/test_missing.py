@@ -228,8 +228,8 @@ def test_files_text_and_picture(found, tmp_path):
 def test_mistakes_are_said_in_a_sentence(case, protocol):
     for wrong, sentence in (
         ({"hide": "left"}, "hide must be one of all, top, bottom, random, got 'left'"),
-        ({"hide": "top", "together": 2}, "hide='top' hides one field at a time"),
-        ({"hide": "bottom", "sets": [["duration", "age"]]}, "hide='bottom' hides one field at a time"),
+        ({"hide": "top", "together": 2}, "the top values of one field at a time are hidden"),
+        ({"hide": "bottom", "sets": [["duration", "age"]]}, "the bottom values of one field at a time are hidden"),
     ):
         with pytest.raises(fg.DataError, match=sentence):
             fg.evaluate_missing(case.model, case.X_test[:5], protocol, **wrong)

@@ -607,7 +607,7 @@ def test_an_audit_without_its_steps_or_without_a_search_is_still_read(bench, ana
     row = bench.cases.certificate_row(queued)
     fewer = {name: value for name, value in row.items() if name not in STEPS}
     story = tell_story(fewer, queued, bench.cases.protocol, bench.cases.manifest)
-    assert story.curve is None and len(story.losses) == 3 and "it flips to" in story.sentence
+    assert story.curve is None and len(story.losses) == 4 and "it flips to" in story.sentence
     assert story.lattice == ()
     searched = {**fewer, "smallest_state": "minimum", "smallest_set": ["age", "purpose"], "lattice_digest": "sha256:0"}
     story = tell_story(searched, queued, bench.cases.protocol, bench.cases.manifest)

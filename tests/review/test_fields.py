@@ -294,7 +294,7 @@ def test_a_case_shows_what_each_mode_costs_it(bench, dated):
         page = ana.get(f"/case/{queued.key}").text
         assert ("Evidence that is wrong, not only lost" in page) == (cert.modes is not None)
         for mode, cost in (cert.modes or {}).items():
-            assert queued.exposures[mode] == cost.exposure
+            assert queued.others[mode] == cost.exposure
             assert f"exposure to {MODE_WORDS[mode][0]} <strong>{cost.exposure:.2f}</strong>" in page
             weakest = cost.flip_chance[cost.weakest]
             if 0.005 <= weakest < 0.995:
@@ -309,7 +309,7 @@ def test_exposures_of_an_audit_in_parts_are_found(dated, tmp_path):
     index = CaseIndex.open(tmp_path / "parts")
     try:
         shown = index.page(EVERYTHING, "Ana").cases
-        assert {queued.case.place: dict(queued.exposures) for queued in shown} == {
+        assert {queued.case.place: dict(queued.others) for queued in shown} == {
             place: {"wrong": cert.modes["wrong"].exposure} for place, cert in enumerate(whole)
         }
     finally:

@@ -41,7 +41,8 @@ def test_blank_words_of_a_form_say_nothing():
     [
         (
             "by=rcma",
-            "by in the address must be one of exposure, fds, lost, wrong, noisy, stale, sentinel, outage, got 'rcma'",
+            "by in the address must be one of exposure, fds, rehearsal, lost, wrong, noisy, stale, sentinel, outage, "
+            "got 'rcma'",
         ),
         ("budget=7", "budget in the address must be one of"),
         ("status=done", "status in the address"),

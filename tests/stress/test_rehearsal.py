@@ -11,12 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fragility as fg
+from fragility.audits.audit import read_rehearsal
 from fragility.engines.choice import choose_oracle
 from fragility.engines.oracle import ModelOracle
 from fragility.engines.trace import TraceStates
 from fragility.protocol import bind
 from fragility.questions.stress.draws import BalancedDraws, mirrored, row_keys, strikes, uniforms
-from fragility.questions.stress.labels import label_rows, read_rehearsal, rehearse_rows, run_stress_rows
+from fragility.questions.stress.labels import label_rows, rehearse_rows, run_stress_rows
 from fragility.questions.stress.stressors import Donor, Dropout, Layout, Mask, Noise
 
 

@@ -51,7 +51,8 @@ from fragility.pages.wording import (
 )
 from fragility.protocol import Protocol
 from fragility.questions.stress.declaration import Stress, read_stress
-from fragility.questions.stress.labels import PROTOCOL_KEY, REHEARSAL, STRESS_KEY, BrittleLabels
+from fragility.questions.stress.labels import PROTOCOL_KEY, STRESS_KEY, BrittleLabels
+from fragility.scores import REHEARSAL
 
 FORMAT, WHAT = "fragility-policy/1", "the review policy"
 TRIED = ("confidence", "exposure", "fds", "rcma")  # where no score that was asked for supports a policy

@@ -22,7 +22,7 @@ from fragility.audits.manifest import Manifest
 from fragility.audits.measures import label_rows, list_measures
 from fragility.audits.tally import AuditSummary, Tally
 from fragility.base.arrays import Floats, Integers
-from fragility.base.errors import Advice, CertificateError
+from fragility.base.errors import Advice, CertificateError, DataError
 from fragility.blocks.all import place_blocks
 from fragility.blocks.baselines.comparison import BaselineComparison
 from fragility.blocks.block import AuditBlock
@@ -33,7 +33,7 @@ from fragility.blocks.modes import ModesClaims, ModesDeclaration
 from fragility.evidence.modes import MODES
 from fragility.models import ClassLabel
 from fragility.protocol import Protocol
-from fragility.questions.stress.labels import REHEARSAL, BrittleLabels, read_rehearsal
+from fragility.scores import REHEARSAL
 
 RANKED_BY = (
     *("exposure", "fds", "rcma", "independent_loss", "random_loss", "common_loss"),
@@ -289,7 +289,7 @@ class Audit(ABC):
             At most ``n`` certificates, in memory; fewer where fewer predictions are confident.
         """
 
-    def score(self, by: str, *, partial: bool = False, labels: BrittleLabels | pa.Table | None = None) -> Floats:
+    def score(self, by: str, *, partial: bool = False, labels: Any = None) -> Floats:
         """Return one of the scores that rank predictions, large where a prediction is fragile.
 
         Parameters
@@ -330,7 +330,7 @@ class Audit(ABC):
         """Return where confident begins: as given, else as the protocol declares."""
         return self.protocol.min_confidence if min_confidence is None else min_confidence
 
-    def _read_rehearsal(self, labels: BrittleLabels | pa.Table | None) -> Floats:
+    def _read_rehearsal(self, labels: Any) -> Floats:
         if labels is None:
             raise CertificateError(
                 "the rehearsal of a stress is no part of certificates; ",
@@ -466,3 +466,22 @@ def _position_of(own_id: Hashable, ids: pa.ChunkedArray) -> int:
         if not -(2**63) <= wanted < 2**63:
             return -1
     return int(pc.index(ids, pa.scalar(wanted, type=ids.type)).as_py())
+
+
+def read_rehearsal(labels: Any) -> dict[Hashable, float]:
+    """Return the rehearsal score of each row by its id; refuse labels without it.
+
+    labels: BrittleLabels or their table. Scores know nothing else of labels of stress, which judge them.
+    """
+    if not isinstance(labels, pa.Table):
+        ids, scores = np.asarray(labels.id).tolist(), labels.rehearsal
+    else:
+        has = {"id", REHEARSAL} <= set(labels.column_names)
+        ids = labels.column("id").to_pylist() if has else []
+        scores = np.asarray(labels.column(REHEARSAL), dtype=np.float64) if has else None
+    if scores is None or not np.isfinite(scores).all():
+        raise DataError(
+            "these labels have no rehearsal of their stress, or not for every row; make them with ",
+            Advice("label_brittle(..., rehearsal=True)", "fragility evaluate labels"),
+        )
+    return dict(zip(ids, scores.tolist(), strict=True))

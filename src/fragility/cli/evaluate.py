@@ -279,8 +279,7 @@ def missing(
         str,
         option(
             "--hide ROWS",
-            "Whose fields are hidden: all rows; the fifth with the top or bottom values of a field, as if it went "
-            "missing because of them; or a random fifth.",
+            "Whose fields are hidden: all, or the fifth with the top or bottom values, or a random fifth.",
         ),
     ] = "all",
     top: opt.Top = 10,
@@ -311,8 +310,6 @@ def missing(
       fragility evaluate missing model.skops test.parquet --train train.parquet --conditional --together 3
 
       fragility evaluate missing model.skops test.parquet --protocol audit/ --sets outages.csv --out missing.png
-
-      fragility evaluate missing model.skops test.parquet --train train.parquet --conditional --hide top
     """
     if protocol is None and train is None:
         raise DataError(

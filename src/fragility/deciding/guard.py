@@ -40,8 +40,9 @@ from fragility.questions.reliability.rates import EventSets, ModeRates, has_mode
 from fragility.questions.search.blackbox import search_by_asking
 from fragility.questions.search.found import Answers, name_groups
 from fragility.questions.stress.declaration import Stress
-from fragility.questions.stress.labels import REHEARSAL, label_rows, rehearse_rows
+from fragility.questions.stress.labels import label_rows, rehearse_rows
 from fragility.questions.stress.stressors import Layout
+from fragility.scores import REHEARSAL
 
 # --- what a decision hangs on ---------------------------------------------------------------------------------
 

@@ -100,7 +100,7 @@ def evaluate_missing(
     if hide not in get_args(HiddenRows):
         raise DataError(f"hide must be one of {', '.join(get_args(HiddenRows))}, got {hide!r}")
     if hide in ("top", "bottom") and (together != 1 or sets is not None):
-        raise DataError(f"hide={hide!r} hides one field at a time, by its values; leave out sets and together")
+        raise DataError(f"the {hide} values of one field at a time are hidden; leave out sets and together")
     decider = Decider(Auditor(model, protocol, engine=engine), draws, None)
     decider.neighbours = make_neighbours(decider.read, training, conditional, protocol)
     full = decider.auditor.bind(X, ids)

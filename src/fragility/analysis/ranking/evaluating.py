@@ -39,13 +39,13 @@ from fragility.protocol import Protocol, bind
 from fragility.questions.modes.losses import choose_modes, losses_of_rows
 from fragility.questions.stress.declaration import Stress
 from fragility.questions.stress.labels import (
-    REHEARSAL,
     BrittleLabels,
     label_rows,
     rehearse_rows,
     run_stress_rows,
     with_donors,
 )
+from fragility.scores import REHEARSAL
 
 BETTER = "better"
 WORSE = "worse"

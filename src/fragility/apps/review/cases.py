@@ -33,7 +33,7 @@ from fragility.audits.folder import BlockReader, read_manifest, read_protocol, r
 from fragility.base.errors import CertificateError, DataError, first_line
 from fragility.blocks.modes import ModesDeclaration
 from fragility.protocol import Protocol
-from fragility.questions.stress.labels import REHEARSAL
+from fragility.scores import REHEARSAL
 
 try:
     import fcntl

@@ -28,7 +28,7 @@ from fragility.apps.review.views import (
 )
 from fragility.base.errors import CertificateError
 from fragility.evidence.modes import MODES
-from fragility.questions.stress.labels import REHEARSAL
+from fragility.scores import REHEARSAL
 
 SORTED_BY = {"exposure": "exposure", "fds": "fds", "confidence": "confidence", "k": "flip_budget", "id": "place"}
 NOT_ASSESSED = -1.0  # stands for the exposure to a failure mode of a case that has none, and sorts behind all others

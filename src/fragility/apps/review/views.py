@@ -16,8 +16,7 @@ from fragility.base.errors import FragilityError
 from fragility.base.text import CONTROL
 from fragility.evidence.modes import MODES
 from fragility.evidence.replacements import value_text
-from fragility.questions.stress.labels import REHEARSAL
-from fragility.scores import CONFIDENT
+from fragility.scores import CONFIDENT, REHEARSAL
 
 OTHERS = (REHEARSAL, *MODES)  # scores that not every audit has; a mode stands for the exposure to it
 RANKINGS = ("exposure", "fds", *OTHERS)

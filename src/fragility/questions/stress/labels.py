@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,7 +23,6 @@ import pandas as pd
 import pyarrow as pa
 
 from fragility.base.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats, Integers, rows_within
-from fragility.base.errors import Advice, DataError
 from fragility.base.progress import Report, progress_bar
 from fragility.base.text import BriefRepr
 from fragility.engines.choice import choose_oracle
@@ -39,10 +37,9 @@ from fragility.protocol import Protocol, bind
 from fragility.questions.stress.declaration import Stress
 from fragility.questions.stress.draws import BalancedDraws, Draws, row_keys
 from fragility.questions.stress.stressors import Layout
-from fragility.scores import EPSILON
+from fragility.scores import EPSILON, REHEARSAL
 
 MOST_DONORS = 4096
-REHEARSAL = "rehearsal"  # the score, its column, and the stream of its draws
 STRESS_KEY = "fragility.stress"  # where a table of labels says which stress made them
 PROTOCOL_KEY = "fragility.protocol"  # and under which protocol
 
@@ -287,22 +284,6 @@ def label_rows(run: StressRun, stress: Stress, rehearsed: StressRun | None = Non
         run=run,
         rehearsed=rehearsed,
     )
-
-
-def read_rehearsal(labels: BrittleLabels | pa.Table) -> dict[Hashable, float]:
-    """Return the rehearsal score of each row by its id; refuse labels without it."""
-    if isinstance(labels, BrittleLabels):
-        ids, scores = np.asarray(labels.id).tolist(), labels.rehearsal
-    else:
-        has = {"id", REHEARSAL} <= set(labels.column_names)
-        ids = labels.column("id").to_pylist() if has else []
-        scores = np.asarray(labels.column(REHEARSAL), dtype=np.float64) if has else None
-    if scores is None or not np.isfinite(scores).all():
-        raise DataError(
-            "these labels have no rehearsal of their stress, or not for every row; make them with ",
-            Advice("label_brittle(..., rehearsal=True)", "fragility evaluate labels"),
-        )
-    return dict(zip(ids, scores.tolist(), strict=True))
 
 
 def label_brittle(
