@@ -380,6 +380,46 @@ def test_a_policy_by_rehearsal_asks_for_labels_of_its_stress(labelled):
     assert marked == [own in chosen for own in certs.claims.ids[:40]]
 
 
+def test_a_rehearsal_that_is_not_known_to_be_the_policys_own_is_refused(labelled, tmp_path):
+    model, X, certs, labels = labelled
+    policy = ReviewPolicy.fit(certs, labels, risk=0.3, by="rehearsal")
+    table = labels.to_arrow().replace_schema_metadata(None)  # as a .csv file holds them
+    with pytest.raises(fg.DataError, match="labels do not say by which stress they were made"):
+        policy.select(certs, labels=table)
+    with pytest.raises(fg.DataError, match="labels do not say by which stress they were made"):
+        ReviewPolicy.fit(certs, table, risk=0.3, by="rehearsal", min_confidence=labels.min_confidence)
+    groups = {name: f"g{place // 2}" for place, name in enumerate(certs.protocol.group_names)}
+    merged = fg.Protocol.fit(model, X[:300], groups=groups)
+    with pytest.raises(fg.DataError, match="made under different protocols"):
+        policy.select(certs, labels=fg.label_brittle(model, X[300:], merged))
+    others = fg.label_brittle(model, X[: len(certs)], certs.protocol, ids=list(certs.claims.ids))
+    with pytest.raises(fg.DataError, match="the ids are those of other rows"):
+        policy.select(certs, labels=others)
+    stress = fg.Stress(rule="any", tau_collapse=0.4)
+    one = fg.label_brittle(model, X[300:], certs.protocol, stress)
+    by_any = ReviewPolicy.fit(certs, one, risk=0.9, by="rehearsal")
+    assert len(by_any.select(certs, labels=one)) <= len(certs)
+    with pytest.raises(fg.DataError, match="rehearsal is of another stress"):
+        by_any.select(certs, labels=one.relabel(tau_collapse=0.9))
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"by": "fds"}, "is by 'fds', but was chosen among"),
+        ({"tried": ["exposure", "exposure"]}, "but was chosen among"),
+        ({"tried": ["exposure", "nonsense"]}, "names 'nonsense', which is no score"),
+        ({"by": "nonsense", "tried": []}, "names 'nonsense', which is no score"),
+    ],
+)
+def test_policy_files_with_scores_that_no_fit_gives_are_refused(labelled, change, sentence):
+    _, _, certs, labels = labelled
+    document = ReviewPolicy.fit(certs, labels, risk=0.3, by=("exposure", "confidence")).to_dict()
+    document |= {"by": "exposure"} | change
+    with pytest.raises(fg.DataError, match=sentence):
+        ReviewPolicy.from_dict(document)
+
+
 @pytest.mark.parametrize("names", [(), ("fds", "fds"), ("exposure", "fds", "rcma", "confidence", "rehearsal")])
 def test_one_to_four_different_scores_are_tried(labelled, names):
     _, _, certs, labels = labelled

@@ -662,7 +662,9 @@ def derive(p: Document, row: Document) -> Document:
 
 
 def is_missing(value: Any) -> bool:
-    return value is None or type(value).__name__ in ("NAType", "NaTType") or (type(value) is float and value != value)
+    return (
+        value is None or type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and value != value)
+    )
 
 
 class Rows:
@@ -778,6 +780,8 @@ class Axis:
         """Whether a value is a day, a whole number, or a decimal of the type of this axis, as the axis asks."""
         if self.dated:
             return not self.whole or self.place(value) == self.place(value).normalize()
+        if self.whole and self.kind is np.float16 and max(abs(self.low), abs(self.high)) > 2**11:
+            return False  # the column holds some whole numbers only
         return value % 1 == 0 if self.whole else float(self.kind(value)) == value
 
     def holds(self, value: Any) -> bool:
@@ -797,6 +801,11 @@ class Axis:
         return [low + int(k) * self.step for k in (range(n) if n <= most else random.integers(0, n, DRAWN))]
 
 
+def is_step(end: Any) -> bool:
+    """Whether a declared end is a whole number, or a day without a time."""
+    return len(end) == len("2020-05-17") if isinstance(end, str) else end % 1 == 0
+
+
 class Domains:
     """The values that free fields may take in the block any_value."""
 
@@ -808,7 +817,7 @@ class Domains:
         for name, x in known.items():
             if x["low"] is not None:
                 own = ends[name][2] if name in ends else whole[name]
-                ends[name] = (x["low"], x["high"], own and (name in rows.dates or x["low"] % 1 == x["high"] % 1 == 0))
+                ends[name] = (x["low"], x["high"], own and all(is_step(x[end]) for end in ("low", "high")))
         self.axes = {name: Axis(rows, name, *own, narrow.get(name, "float64")) for name, own in ends.items()}
         self.weights = {}  # the values of the catalogue that lie in the domain, and how likely each is
         for name in self.free:
@@ -1135,8 +1144,9 @@ class Recomputation:
         f.check("no smaller set fails", not smaller, at, names or state, smaller[:1])
         if size == n or size >= (told if state == MINIMUM else least):
             same, unsure = [s for s in failing if len(s) == told], int((flips < 0).sum())
-            fits = state not in (BOUND, OPEN) and count is not None and 0 <= count - len(same) <= unsure * found
-            fits = fits and (unsure or not found or same[:1] == [named])
+            counted = count is not None and 0 <= count - len(same) <= unsure * found
+            fits = counted and (unsure or not found or same[:1] == [named])
+            fits = state not in (BOUND, OPEN) and (fits or (count is None and state == MINIMUM))
         else:
             f.leave("of rows: that no smaller set fails, or how many do; too many sets", 1)
             fits = count is None or state == MINIMUM or (count == 0 and not found)

@@ -289,6 +289,25 @@ def test_integer_programs_leave_out_sets_that_the_model_denies(monkeypatch):
     assert max(denied) > 0
 
 
+@pytest.mark.parametrize("family", ["logistic", "lightgbm"])
+def test_wide_rows_name_one_minimal_set_and_say_that_there_may_be_more(family, monkeypatch):
+    leave_no_table(monkeypatch)
+    model, protocol, X = case(family, 8, 7, 2)
+    found = fg.find_failing_sets(model, X, protocol, method="exact", budget=0, every=True)
+    assert found.found.any()
+    for i in range(ROWS):
+        sets = found.every(i)
+        assert sets.sets == ((found.groups(i),) if found.found[i] else ())
+        assert sets.complete == (found.state[i] == NONE_AT_ALL)
+
+
+@pytest.mark.parametrize("nodes", [1.5, "x", -1, True])
+def test_nodes_that_are_no_number_are_refused(nodes):
+    model, protocol, X = wide_case(rows=1)
+    with pytest.raises(fg.ProtocolError, match="nodes must be a whole number of at least 0"):
+        fg.find_failing_sets(model, X, protocol, nodes=nodes)
+
+
 def test_what_budgets_leave_open_is_settled_by_integer_programs():
     model, protocol, X = wide_case()
     full = fg.find_failing_sets(model, X, protocol, budget=200_000, nodes=0)

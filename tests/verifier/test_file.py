@@ -17,8 +17,10 @@ import pandas as pd
 import pytest
 from audited_cases import EVERYTHING, SMALL, Audited, make_audit
 from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
 import fragility as fg
 
@@ -148,6 +150,25 @@ def test_dates_single_precision_and_large_whole_numbers(tmp_path: Path) -> None:
     folder = fg.audit(model, X[:12], protocol, **EVERYTHING).save(tmp_path / "a")
     result = checker.check(folder, X[:12], **checker.take_apart(model), train=X)
     assert result.exit_code == 0, str(result)
+
+
+@pytest.mark.parametrize("what", ["gaps in numbers", "scaled under its own names", "many groups"])
+def test_ordinary_audits_are_proved_with_their_training_rows(what: str, tmp_path: Path) -> None:
+    chance, wide = np.random.default_rng(1), what == "many groups"
+    X = pd.DataFrame(chance.normal(0.0, 50.0, (400, 30 if wide else 4))).add_prefix("f")
+    y = (X.sum(axis=1) + chance.normal(0.0, 150.0, len(X)) > 0).astype(int)
+    model = {
+        "gaps in numbers": HistGradientBoostingClassifier(max_iter=10),
+        "scaled under its own names": make_pipeline(SimpleImputer(), StandardScaler(), LogisticRegression()),
+        "many groups": LogisticRegression(max_iter=1000),
+    }[what]
+    if what == "gaps in numbers":
+        X.loc[:30, "f0"] = np.nan
+    model.fit(X, y)
+    certs = fg.audit(model, X[:15], fg.Protocol.fit(model, X), lattice=wide)
+    result = checker.check(certs.save(tmp_path / "a"), X[:15], **checker.take_apart(model), train=X)
+    assert result.exit_code == 0, str(result)
+    assert fg.verify(tmp_path / "a", model, X[:15], train=X)
 
 
 def read_dates(table: pd.DataFrame) -> pd.DataFrame:

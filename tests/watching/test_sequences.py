@@ -200,20 +200,22 @@ def test_the_spread_is_what_its_definition_says():
     assert counted[0] == 0 and len(counted) <= 2  # the others are steady
 
 
-def test_bets_on_a_day_are_fair_whatever_the_day_holds():
-    """Over all sequences of a day of the Beta distribution, the expected gain of each bet is 1."""
+@pytest.mark.parametrize("true", [0.1, 0.05, 0.0])
+def test_bets_on_a_day_gain_nothing_for_any_spread_up_to_the_learned_one(true):
+    """Over all sequences of a day of the Beta distribution, the expected gain of each bet is at most 1."""
     mean, spread, n = 0.2, 0.1, 8
-    strength = 1.0 / spread - 1.0
+    strength, own = 1.0 / spread - 1.0, 1e12 if true == 0.0 else 1.0 / true - 1.0
     total = np.zeros(BETS)
     for bits in range(1 << n):
         seen, likely, gain = 0, 1.0, np.ones(BETS)
         for i in range(n):
-            value, expected = bits >> i & 1, (mean * strength + seen) / (strength + i)
-            likely *= expected if value else 1.0 - expected
+            value, chance = bits >> i & 1, (mean * own + seen) / (own + i)
+            expected = max((mean * strength + seen) / (strength + i), mean)
+            likely *= chance if value else 1.0 - chance
             gain *= 1.0 + SHARES * (value / expected - 1.0)
             seen += value
         total += likely * gain
-    assert total == pytest.approx(np.ones(BETS))
+    assert (total <= 1.0 + 1e-9).all()
 
 
 def test_bets_on_days_are_those_of_single_decisions():
@@ -228,7 +230,7 @@ def test_bets_on_days_are_those_of_single_decisions():
     gains, at = follower._bet_on_days(detector, piece, starts), list(follower._varying).index(0)
     strength, seen, expected = 1.0 / follower.sums.spread[0] - 1.0, 0, np.zeros((len(starts), BETS))
     for i, value in enumerate(piece.shares[:, 0].tolist()):
-        likely = (detector.bounds[0] * strength + seen) / (strength + i)
+        likely = max((detector.bounds[0] * strength + seen) / (strength + i), detector.bounds[0])
         expected[i // LOOK_ROWS] += np.log1p(SHARES * (value / likely - 1.0))
         seen += value
     assert gains[:, at] == pytest.approx(expected)

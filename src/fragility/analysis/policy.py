@@ -32,6 +32,7 @@ import pyarrow as pa
 from scipy.stats import beta
 
 from fragility.audits import Audit, Certificates
+from fragility.audits.audit import RANKED_BY
 from fragility.audits.comparison import differences_in_stress, list_differences
 from fragility.base.arrays import Booleans, Floats, is_number
 from fragility.base.errors import Advice, DataError, ProtocolError
@@ -39,6 +40,7 @@ from fragility.base.files import parse_json
 from fragility.base.ids import IdSpan, check_same_rows, places_by_id, say_unlabelled
 from fragility.base.schemas import Count, Limit, Share, read_document, show_value, write_document
 from fragility.base.text import BriefRepr
+from fragility.evidence.modes import MODES
 from fragility.pages.results import JsonFile
 from fragility.pages.terms import ATTAINED, NOT_ATTAINABLE
 from fragility.pages.wording import (
@@ -57,6 +59,11 @@ from fragility.scores import REHEARSAL
 FORMAT, WHAT = "fragility-policy/1", "the review policy"
 TRIED = ("confidence", "exposure", "fds", "rcma")  # where no score that was asked for supports a policy
 MOST_SCORES = 4
+SCORES = (*RANKED_BY, *MODES, REHEARSAL, "confidence")  # that a policy may be by
+NO_STRESS = (
+    "by which stress they were made, and a rehearsal holds for one stress only; keep labels as .parquet, since .csv "
+    "says nothing of it"
+)
 STARTS = 5
 PREDICTED = "predicted"  # segments by predicted class
 RuleState: TypeAlias = Literal["attained", "not attainable"]
@@ -264,6 +271,8 @@ class ReviewPolicy(JsonFile, BriefRepr):
         ids, certified = columns.column("id").to_pylist(), columns.column("confidence").to_numpy()
         rows = LabelledRows.of(labels, certs.confident_from(min_confidence))
         rows.check_made_under(certs.protocol)
+        if REHEARSAL in names_tried and rows.stress is None:
+            raise DataError(f"the labels do not say {NO_STRESS}")
         place, missing = places_by_id(ids, rows.ids)
         if missing:
             raise DataError(*say_unlabelled(len(missing), len(certs), missing[0], IdSpan(ids), IdSpan(rows.ids)))
@@ -372,6 +381,7 @@ class ReviewPolicy(JsonFile, BriefRepr):
         self.check_made_for(certs.protocol.digest, certs.manifest.model.fingerprint)
         if labels is not None:
             self.check_rehearsed(labels)
+            LabelledRows.of(labels, self.min_confidence).check_made_under(certs.protocol)
         scores = certs.score(self.by, partial=True, labels=labels)
         places = np.flatnonzero(self.mark_rows(certs, scores, segments=segments))
         return cast(Certificates, certs.take(places[np.argsort(-scores[places], kind="stable")]))
@@ -430,9 +440,14 @@ class ReviewPolicy(JsonFile, BriefRepr):
         labels : BrittleLabels or pyarrow.Table
             Those that say how a policy by ``rehearsal`` ranks rows.
         """
+        if self.by != REHEARSAL:
+            return
         own = LabelledRows.of(labels, self.min_confidence).stress
-        told = [None if stress is None else (stress["stressors"], stress["rule"]) for stress in (own, self.stress)]
-        if self.by == REHEARSAL and None not in told and told[0] != told[1]:
+        if own is None or self.stress is None:
+            raise DataError(f"{'the labels do' if own is None else 'the policy does'} not say {NO_STRESS}")
+        # The rule "any" counts draws that collapse the margin, so its share depends on where that begins.
+        names = ("stressors", "rule", *(("tau_collapse",) if own["rule"] == "any" else ()))
+        if any(own[name] != self.stress[name] for name in names):
             raise DataError("the rehearsal is of another stress than the policy's; make the labels by the same stress")
 
     def sentence(self) -> str:
@@ -475,6 +490,10 @@ class ReviewPolicy(JsonFile, BriefRepr):
     @classmethod
     def from_dict(cls, document: Any) -> Self:
         read = read_document(document, cls, WHAT, DataError, format=FORMAT, beside={"guarantee": str})
+        if read.tried and (read.by not in read.tried or len(set(read.tried)) != len(read.tried) > 0):
+            raise DataError(f"{WHAT} is by {read.by!r}, but was chosen among {list(read.tried)}")
+        if unknown := [name for name in (read.by, *read.tried) if name not in SCORES]:
+            raise DataError(f"{WHAT} names {unknown[0]!r}, which is no score")
         if read.stress is None:
             return read
         return replace(read, stress=read_stress(read.stress, WHAT, "stress").to_dict())

@@ -23,6 +23,7 @@ from fragility.audits.measures import label_rows, list_measures
 from fragility.audits.tally import AuditSummary, Tally
 from fragility.base.arrays import Floats, Integers
 from fragility.base.errors import Advice, CertificateError, DataError
+from fragility.base.ids import check_same_rows
 from fragility.blocks.all import place_blocks
 from fragility.blocks.baselines.comparison import BaselineComparison
 from fragility.blocks.block import AuditBlock
@@ -337,13 +338,16 @@ class Audit(ABC):
                 Advice("give labels=label_brittle(...) of these rows", "name the labels of these rows with --stress"),
             )
         known = read_rehearsal(labels)
-        ids = self.read_columns("id").column(0).to_pylist()
+        columns = self.read_columns("id", "confidence")
+        ids = columns.column("id").to_pylist()
         if lacking := [own_id for own_id in ids if own_id not in known]:
             raise CertificateError(
                 f"the labels have no rehearsal for {len(lacking)} of the {len(ids)} certificates, for example row "
                 f"{lacking[0]!r}; label all rows of the audit"
             )
-        return np.array([known[own_id] for own_id in ids], dtype=np.float64)
+        scores, labelled = np.array([known[own_id] for own_id in ids], dtype=np.float64).reshape(-1, 2).T
+        check_same_rows(ids, columns.column("confidence").to_numpy(), labelled)
+        return scores
 
     def _rank(self, n: int, min_confidence: float | None, by: str, labels: Any = None) -> Integers:
         """Return the positions of the n confident predictions with the largest score."""
@@ -468,20 +472,21 @@ def _position_of(own_id: Hashable, ids: pa.ChunkedArray) -> int:
     return int(pc.index(ids, pa.scalar(wanted, type=ids.type)).as_py())
 
 
-def read_rehearsal(labels: Any) -> dict[Hashable, float]:
-    """Return the rehearsal score of each row by its id; refuse labels without it.
+def read_rehearsal(labels: Any) -> dict[Hashable, tuple[float, float]]:
+    """Return the rehearsal score and the confidence of each row by its id; refuse labels without them.
 
     labels: BrittleLabels or their table. Scores know nothing else of labels of stress, which judge them.
     """
     if not isinstance(labels, pa.Table):
-        ids, scores = np.asarray(labels.id).tolist(), labels.rehearsal
+        ids, scores, confidence = np.asarray(labels.id).tolist(), labels.rehearsal, labels.confidence
     else:
-        has = {"id", REHEARSAL} <= set(labels.column_names)
+        has = {"id", "confidence", REHEARSAL} <= set(labels.column_names)
         ids = labels.column("id").to_pylist() if has else []
         scores = np.asarray(labels.column(REHEARSAL), dtype=np.float64) if has else None
+        confidence = np.asarray(labels.column("confidence"), dtype=np.float64) if has else np.zeros(0)
     if scores is None or not np.isfinite(scores).all():
         raise DataError(
             "these labels have no rehearsal of their stress, or not for every row; make them with ",
             Advice("label_brittle(..., rehearsal=True)", "fragility evaluate labels"),
         )
-    return dict(zip(ids, scores.tolist(), strict=True))
+    return dict(zip(ids, zip(scores.tolist(), confidence.tolist(), strict=True), strict=True))

@@ -427,7 +427,7 @@ def _answers_missing(model: Model, rows: Rows, space: EvidenceSpace) -> bool:
 def _fit_missing(evidence: TrainingEvidence, space: EvidenceSpace, model: Model, rows: Rows) -> Alternative:
     raw = evidence.in_raw_fields()
     missing = Alternative("missing", _fields_without_gaps(raw))
-    if evidence.columns != raw.columns:
+    if evidence.columns != raw.columns or tuple(evidence.spreads) != tuple(raw.spreads):  # scaled under their own names
         missing = replace(missing, groups=_groups_of_fields(space.groups, evidence), spreads=tuple(raw.spreads))
     _check_answers(model, rows, missing_space(space, missing))
     return missing

@@ -143,7 +143,10 @@ def range_of(domain: Domain, ranges: Mapping[str, Range], field: Field) -> Range
         return fitted
     whole = field.type == "integer"
     if fitted is not None:  # decimals that were whole in training may be declared to take others
-        whole = fitted.whole and all(isinstance(end, str) or end.is_integer() for end in (domain.low, domain.high))
+        whole = fitted.whole and all(
+            len(end) == len("2020-05-17") if isinstance(end, str) else end.is_integer()
+            for end in (domain.low, domain.high)
+        )
     return Range(domain.field, domain.low, domain.high, whole)
 
 

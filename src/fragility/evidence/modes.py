@@ -44,7 +44,7 @@ MODES = ("lost", "wrong", "noisy", "stale", "sentinel", "outage")
 DEFAULT_MODES = ("lost", "wrong", "noisy")
 CATALOGUE_SIZE = 24
 LARGEST_CATALOGUE = 1000
-LARGEST_SINGLE = 2.0**24  # up to here narrow decimals hold every whole number
+LARGEST_NARROW = 2.0**24  # up to here decimals of single precision hold every whole number
 LEAST_ROWS = 5  # that have a category of a field with many
 JOINT_FIELDS = 4  # more of them describe a person
 NOISE = 0.3
@@ -230,7 +230,7 @@ def fit_ranges(evidence: TrainingEvidence) -> tuple[Range, ...]:
         days = field.type == "date" and all(len(date_text(value)) == len("2020-05-17") for value in known.unique())
         numbers = field.kind == "numeric" and (
             field.type == "integer"
-            or (are_whole(known.to_numpy(dtype=np.float64)) and bool(known.abs().max() <= LARGEST_SINGLE))
+            or (are_whole(known.to_numpy(dtype=np.float64)) and bool(known.abs().max() <= LARGEST_NARROW))
         )
         ranges.append(Range(field.name, low, high, numbers or days))
     return tuple(ranges)

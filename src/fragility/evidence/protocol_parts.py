@@ -235,7 +235,7 @@ def check_alternatives(protocol: Any) -> None:
             f"{', '.join(map(str, protocol.refused)) or 'none'}"
         )
     names, n_groups = [f.name for f in protocol.fields], len(protocol.groups)
-    by_column = [c.name for c in protocol.columns] == names
+    by_column, raw = [c.name for c in protocol.columns] == names, protocol.space == "raw"
     for other in protocol.stored:
         if other.name not in ALTERNATIVES:
             raise ProtocolError(f"an alternative must be one of {', '.join(ALTERNATIVES)}, got {other.name!r:.80}")
@@ -246,10 +246,11 @@ def check_alternatives(protocol: Any) -> None:
             )
         if (other.values is None) != (other.name == "missing"):
             raise ProtocolError("every alternative but missing has a value for each column, and missing has none")
-        if other.name == "missing" and (other.groups is None, other.spreads is None) != (by_column, by_column):
+        has = (other.groups is not None, other.spreads is not None)
+        if other.name == "missing" and (has[0] != has[1] or has[0] < (not by_column) or has[0] > (not raw)):
             raise ProtocolError(
-                "the alternative missing must have groups and spreads of the raw fields exactly if the columns are not "
-                "the raw fields"
+                "the alternative missing must have groups and spreads of the raw fields if the columns are not the raw "
+                "fields, and neither in the raw space"
             )
         if other.groups is not None and other.spreads is not None:
             check_partition(other.groups, names)

@@ -240,7 +240,8 @@ class RateChoice:
     metric, tolerance : str, float
         Name of the metric, and what it may lose.
     outcomes : tuple of RateOutcome
-        The plain model (rate 0) first, then each rate of the grid, with each number of rounds.
+        The plain model (rate 0) first, then each rate of the grid, with each number of rounds; the plain model with
+        fewer rounds is there to compare with, and is never chosen.
 
     See Also
     --------
@@ -296,10 +297,13 @@ class RateChoice:
             return []
         of_rate = {outcome.rounds: outcome for outcome in self.outcomes if outcome.rate == self.rate}
         fewer, full = of_rate[self.rounds], of_rate[every]
+        plain = next(outcome for outcome in self.outcomes if (outcome.rate, outcome.rounds) == (0.0, self.rounds))
         return [
             f"{self.rounds} rounds instead of {every}: log loss {fewer.log_loss:.4f} instead of {full.log_loss:.4f}, "
             f"calibration error {fewer.calibration_error:.4f} instead of {full.calibration_error:.4f}, brittle share "
-            f"{fewer.brittle_share:.3f} instead of {full.brittle_share:.3f}"
+            f"{fewer.brittle_share:.3f} instead of {full.brittle_share:.3f}",
+            f"{self.rounds} rounds without hardening: log loss {plain.log_loss:.4f}, calibration error "
+            f"{plain.calibration_error:.4f}, brittle share {plain.brittle_share:.3f}",
         ]
 
     def __repr__(self) -> str:
@@ -412,10 +416,12 @@ def choose_rate(
     with progress_bar("hardening", progress) as report:
         plain, refitted = attempt(model, 0.0, tried[-1], None)
         best, best_model = outcomes[0], plain
+        for many in tried[:-1]:  # what fewer rounds do by themselves, to compare with
+            attempt(plain, 0.0, many, refitted)
         for rate in grid:
             for many in tried:
                 if report is not None:
-                    report(len(outcomes), 1 + len(grid) * len(tried))
+                    report(len(outcomes), (1 + len(grid)) * len(tried))
                 trained, _ = attempt(plain, rate, many, refitted)
                 last = outcomes[-1]
                 if last.loss <= tolerance and (rate > best.rate or last.log_loss < best.log_loss):

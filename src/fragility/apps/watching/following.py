@@ -14,7 +14,8 @@ the bound as its mean and an intraday correlation rho:
 
 so rho is at the upper end of what the D days admit. Among n decisions of such a day a bound is worth as much as among
 n / (1 + (n / D - 1) rho) others, and a gambler bets against what the day itself lets expect after N decisions with sum
-K: (bound s + K) / (s + N), s = 1 / rho - 1. A share that does not vary has rho = 0, and nothing changes.
+K, and never against less than the bound, or a smaller rho would pay: max(bound, (bound s + K) / (s + N)), s = 1 / rho
+- 1. So the promise holds for every rho up to this one. A share that does not vary has rho = 0, and nothing changes.
 
 The reference of a log is kept beside it, so that what the first days showed stays known when their folders are moved
 away. ``watch.json`` in the folder of the log holds one reference per protocol and setting:
@@ -439,7 +440,8 @@ class Follower:
             n = before_n + np.cumsum(counted) - counted
             k = before_k + np.cumsum(values) - values
             strength = 1.0 / self.sums.spread[place] - 1.0
-            expected = (detector.bounds[stream] * strength + k) / (strength + n)
+            bound = detector.bounds[stream]
+            expected = np.maximum((bound * strength + k) / (strength + n), bound)
             bets = np.log1p(SHARES * (values / expected - 1.0)[:, None]) * counted[:, None]
             gains[:, at] = np.add.reduceat(bets, starts, axis=0)
         return gains

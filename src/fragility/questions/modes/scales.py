@@ -21,7 +21,7 @@ from fragility.evidence.fields import DTYPE, Field, as_trained, date_text
 from fragility.evidence.modes import Range
 from fragility.evidence.rows import Scalar
 
-LARGEST_WHOLE = 2.0**53
+LARGEST_WHOLE, LARGEST_HALF = 2.0**53, 2.0**11  # up to here float64, and float16, hold every whole number
 NARROW = ("float32", "float16")  # decimals narrower than float64
 
 
@@ -91,6 +91,8 @@ class Scale:
         if self.range.whole and self.field.type != "date":
             numbers = column.to_numpy(dtype=np.float64, na_value=np.nan)
             fits &= (numbers == np.rint(numbers)) & (np.abs(numbers) <= LARGEST_WHOLE)
+            if self.precision == np.float16 and max(abs(self.low), abs(self.high)) > LARGEST_HALF:
+                fits[:] = False  # the column holds some whole numbers only
         elif self.range.whole:
             fits &= (column == column.dt.normalize()).to_numpy()
         elif self._is_decimal and self.precision != np.float64:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fragility.base.arrays import DEFAULT_BYTE_BUDGET, Booleans, Floats, Integers
-from fragility.base.errors import Advice, EngineError
+from fragility.base.errors import Advice, EngineError, ProtocolError
 from fragility.base.progress import Report, progress_bar
 from fragility.engines.choice import choose_oracle
 from fragility.engines.lattice.additive import FlipRule, LinearLattice
@@ -110,6 +110,8 @@ def find_failing_sets(
     rows = bind(model, X, protocol, ids=ids)
     limit = rows.n_groups if max_size is None else max_size
     check_request(rows, method, width, limit)
+    if type(nodes) is not int or nodes < 0:
+        raise ProtocolError(f"nodes must be a whole number of at least 0, got {nodes!r}")
     work = _Finding(Answers(rows, protocol, limit, every), engine, byte_budget)
     with progress_bar("searching", progress) as report:
         open_rows = work.search_exactly(budget, report) if method != "beam" else np.arange(len(rows))
@@ -310,6 +312,8 @@ def search_linear(
 
         orders, bests, seconds = (np.stack([part[i] for part in parts]) for parts in zip(*reach, strict=True))
         _search_sorted_sums(answers, row, orders, bests, seconds, float(rounding[i]), flips)
+        if not answers.exhausted[row] or answers.size[row] <= answers.max_size:
+            _put_one_minimal(answers, row)
 
 
 def _search_sorted_sums(
@@ -434,10 +438,13 @@ def solve_row(answers: Answers, row: int, programs: list[Program], flips: Callab
         except Undecided:
             decided = False
     answers.method[row] = PROGRAM
+    _put_one_minimal(answers, row)
     if not decided:
         return
     answers.searched[row] = most
     answers.exhausted[row] = most == answers.max_size and answers.max_size == answers.rows.n_groups
+    if answers.exhausted[row]:
+        answers.put_minimal(row, answers.removed[:0], complete=True)
     if most + 1 < known and most < answers.max_size:
         _name_first(answers, row, programs, flips)
 
@@ -453,3 +460,10 @@ def _name_first(answers: Answers, row: int, programs: list[Program], flips: Call
         if gone is not None:
             firsts.append(program.name_groups(gone))
     answers.put(row, max(firsts, key=lambda gone: gone.tolist()))
+    _put_one_minimal(answers, row)
+
+
+def _put_one_minimal(answers: Answers, row: int) -> None:
+    """Put a row's smallest set as one of its minimal sets, of which there may be more."""
+    found = answers.size[row] <= answers.max_size
+    answers.put_minimal(row, answers.removed[[row]] if found else answers.removed[:0], complete=False)

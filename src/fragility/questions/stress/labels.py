@@ -118,7 +118,7 @@ def rehearse_rows(
     byte_budget: int = DEFAULT_BYTE_BUDGET,
     progress: bool | Report | None = False,
 ) -> StressRun:
-    """Return the declared stress rehearsed, with no more states per row than a certificate asks.
+    """Return the declared stress rehearsed, with no more states per row than a certificate asks, but at least a pair.
 
     The draws share nothing with those of labels, whatever their seeds.
     """
