@@ -997,9 +997,16 @@ def cut_fading(p: Document, own: Document, row: Document) -> list[float]:
     return own["faded"][: p["severities"].index(s) if (s := row.get("lambda_attenuate_all")) else None]
 
 
+def bound_saturation(largest: float) -> float:
+    """How far a margin may be off where a model gives 1 - p for a small p: that p is rounded as the 1 is."""
+    return 2**-52 * math.exp(min(largest, -math.log(1e-12)))
+
+
 def find_tolerances(p: Document, own: Document) -> dict[str, float]:
     (v1, v2, v3, v4), m = p["exposure_weights"], abs(own["margin"]) + 1e-8
-    t = p["resolution"] * (1 + max(map(abs, own["path_margin"])) / 1000)
+    largest = max(map(abs, own["path_margin"]))
+    near = p["resolution"] * (1 + largest / 1000)
+    t = near + bound_saturation(largest)
     c = min(t * (2 + max(own["path_collapse"])) / m, 1.0 if p["reading"] == "support" else math.inf)
     i = t * (2 * len(p["groups"]) + own["independent_loss"]) / m
     e = (v1 * c + v2 * i) * (v1 + v2 + v3) / (v1 + v2 or 1)
@@ -1017,7 +1024,7 @@ def find_tolerances(p: Document, own: Document) -> dict[str, float]:
         "exposure": min(e + v4 * q, 1.0),
     }
     return {
-        "confidence": t,
+        "confidence": near,
         "margin": t,
         "bare_margin": t,
         "path_margin": t,
@@ -1229,7 +1236,8 @@ class Recomputation:
                 chances.append((float(w @ (flips[start:end] == 1)), float(w @ (flips[start:end] != 0))))
             own = [name for name, _, _ in units]
             f.check("the units of modes", names == own and mode in self.p["modes"]["declared"], at, names, own)
-            d = self.p["resolution"] * (1 + (abs(m[0]) + max(map(abs, drops), default=0)) / 1000)
+            largest = abs(m[0]) + 2 * max(map(abs, drops), default=0)
+            d = self.p["resolution"] * (1 + largest / 1000) + bound_saturation(largest)
             told, margin = block[f"mode_drop_{mode}"], abs(self.row["margin"]) + 1e-8
             f.check("the drops of modes", find_difference(told, drops) <= 2 * d, at, told, drops)
             loss = (0.5 if mode == "noisy" else 1) * sum(x for x in told if x > 0) / margin

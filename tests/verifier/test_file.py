@@ -152,20 +152,22 @@ def test_dates_single_precision_and_large_whole_numbers(tmp_path: Path) -> None:
     assert result.exit_code == 0, str(result)
 
 
-@pytest.mark.parametrize("what", ["gaps in numbers", "scaled under its own names", "many groups"])
+@pytest.mark.parametrize("what", ["gaps in numbers", "scaled under its own names", "many groups", "sure of itself"])
 def test_ordinary_audits_are_proved_with_their_training_rows(what: str, tmp_path: Path) -> None:
     chance, wide = np.random.default_rng(1), what == "many groups"
     X = pd.DataFrame(chance.normal(0.0, 50.0, (400, 30 if wide else 4))).add_prefix("f")
-    y = (X.sum(axis=1) + chance.normal(0.0, 150.0, len(X)) > 0).astype(int)
+    noise = 0.0 if what == "sure of itself" else 150.0  # without noise, probabilities within 1e-11 of 0 and 1
+    y = (X.sum(axis=1) + chance.normal(0.0, noise, len(X)) > 0).astype(int)
     model = {
         "gaps in numbers": HistGradientBoostingClassifier(max_iter=10),
         "scaled under its own names": make_pipeline(SimpleImputer(), StandardScaler(), LogisticRegression()),
         "many groups": LogisticRegression(max_iter=1000),
+        "sure of itself": LogisticRegression(max_iter=1000),
     }[what]
     if what == "gaps in numbers":
         X.loc[:30, "f0"] = np.nan
     model.fit(X, y)
-    certs = fg.audit(model, X[:15], fg.Protocol.fit(model, X), lattice=wide)
+    certs = fg.audit(model, X[:15], fg.Protocol.fit(model, X), lattice=wide, modes=True)
     result = checker.check(certs.save(tmp_path / "a"), X[:15], **checker.take_apart(model), train=X)
     assert result.exit_code == 0, str(result)
     assert fg.verify(tmp_path / "a", model, X[:15], train=X)

@@ -32,6 +32,7 @@ from fragility.blocks.claims import (
     read_float_lists,
     whole_column,
 )
+from fragility.blocks.tolerances import bound_saturation
 from fragility.engines.blackbox import ENGINE as BLACKBOX
 from fragility.engines.choice import choose_oracle, never_reads
 from fragility.engines.engine import Run
@@ -274,7 +275,8 @@ class ModesRecheck(BlockRecheck):
 def mode_tolerances(fresh: ModeLosses, mode: str, tolerance: float) -> tuple[Floats, Floats]:
     """Return how far the drops and the exposure of each row may lie, by how margins enter them."""
     one, own = fresh[mode], np.abs(fresh.margin)
-    margin = tolerance * (1.0 + (own + np.abs(one.drop).max(axis=1, initial=0.0)) * 1e-3)
+    largest = own + 2.0 * np.abs(one.drop).max(axis=1, initial=0.0)  # a drop is a mean over values
+    margin = tolerance * (1.0 + largest * 1e-3) + bound_saturation(largest)
     # a sum over units of drops, each of two margins, over |m|
     return 2.0 * margin, np.minimum(margin * (2.0 * len(one.units) + one.loss) / (own + EPSILON), 1.0) + 1e-12
 

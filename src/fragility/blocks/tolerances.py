@@ -7,14 +7,19 @@ import numpy as np
 from fragility.base.arrays import Floats
 from fragility.blocks.claims import Claims
 from fragility.protocol import Protocol
-from fragility.scores import EPSILON, LOSS_RATES
+from fragility.scores import CLIP, EPSILON, LOSS_RATES
+
+
+def bound_saturation(largest: Floats) -> Floats:
+    """Return how far a margin may be off where a model gives 1 - p for a small p: that p is rounded as the 1 is."""
+    return np.asarray(2.0**-52 * np.exp(np.minimum(largest, -np.log(CLIP))))
 
 
 def claim_tolerances(fresh: Claims, protocol: Protocol, tolerance: float) -> dict[str, Floats]:
     """Return each float claim's tolerance: margins as declared, the rest by how margins enter them."""
-    n = len(fresh)
-    scale = 1.0 + np.abs(fresh.path_margin).max(axis=1) * 1e-3
-    margin = np.full(n, tolerance) * scale
+    largest = np.abs(fresh.path_margin).max(axis=1)
+    confidence = tolerance * (1.0 + largest * 1e-3)
+    margin = confidence + bound_saturation(largest)
     # c_k = (m - m_k) / (|m| + epsilon): near a tie a rounding error of the margin is large beside m.
     ratio = margin * (2.0 + fresh.path_collapse.max(axis=1)) / (np.abs(fresh.margin) + EPSILON)
     ratio = np.minimum(ratio, 1.0) if protocol.reading == "support" else ratio
@@ -34,7 +39,7 @@ def claim_tolerances(fresh: Claims, protocol: Protocol, tolerance: float) -> dic
         summed = (ratio * v1 + own * v2) * ((v1 + v2 + v3) / (v1 + v2) if v1 + v2 > 0 else 0.0)
     summed = summed + random * v4
     return {
-        "confidence": margin,
+        "confidence": confidence,
         "margin": margin,
         "bare_margin": margin,
         "path_margin": margin,
