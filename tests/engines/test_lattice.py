@@ -301,6 +301,13 @@ def test_wide_rows_name_one_minimal_set_and_say_that_there_may_be_more(family, m
         assert sets.complete == (found.state[i] == NONE_AT_ALL)
 
 
+def test_a_rival_that_no_group_helps_is_never_reached():
+    """Its program has no group at all, which the solver would refuse."""
+    program = programs.make_sum_program(1.0, np.array([0.0, -2.0, 0.0]), 1e-9, 10)
+    assert program.find_failing(lambda gone: True, np.ones(0), 1, 3, {}) is None
+    assert program.find_first(lambda gone: True, 1) is None
+
+
 @pytest.mark.parametrize("nodes", [1.5, "x", -1, True])
 def test_nodes_that_are_no_number_are_refused(nodes):
     model, protocol, X = wide_case(rows=1)

@@ -415,9 +415,9 @@ def list_reached(
 ) -> Any:
     """List the leaves of some trees that any state of a row reaches, and what each needs to be kept or removed.
 
-    leaves (n, 2): place in ``trees``, number of the leaf. decisions (m, 3): group, 1 where it has
-    to be removed or 0 where kept, leaf. seen (G,): marked where a test that some state reaches tells x from the
-    baseline. Return (leaves, decisions) in all; what has no room is only counted.
+    leaves (n, 2): place in ``trees``, number of the leaf. decisions (m, 3): group, 1 where it has to be removed or 0
+    where kept, leaf. seen (G,): marked where a test that some state reaches tells x from the baseline. Return (leaves,
+    decisions) in all; what has no room is only counted.
     """
     node_test, node_right, tree_start = forest.node_test, forest.node_right, forest.tree_start
     test_group = plan.test_group

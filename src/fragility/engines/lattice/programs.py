@@ -56,6 +56,8 @@ class Program:
         decided: by place among the live groups, whether one has to be in the set.
         """
         size, width = len(self.live), len(self.value)
+        if size < least:  # not even all of them together are enough; the solver takes no empty program
+            return None
         groups = np.arange(width) < size
         unit = max(float(np.abs(self.value).max(initial=0.0)), 1e-300)
         extra = [self.value / unit, groups.astype(float)]

@@ -198,11 +198,8 @@ class _Finding:
         if self.lattice is None or not len(open_rows) or not nodes:
             return
         some = self.rows.take(open_rows.tolist())
-        lattice, oracle, done = (
-            replace(self.lattice, rows=some, model=self.lattice.model.rebind(some)),
-            ModelOracle(some),
-            0,
-        )
+        lattice = replace(self.lattice, rows=some, model=self.lattice.model.rebind(some))
+        oracle, done = ModelOracle(some), 0
         for block in lattice.blocks():
             for place, (x, original) in enumerate(zip(block.x, block.original.tolist(), strict=True)):
                 spared = block.spared_in(place)
