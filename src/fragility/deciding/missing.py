@@ -141,6 +141,8 @@ def evaluate_missing(
                 skipped[" + ".join(names)] = "no row holds all of them"
             if report is not None:
                 report(done + 1, len(chosen))
+    if not parts and hide in ("top", "bottom"):
+        raise DataError(f"there is nothing to hide: only numbers and dates have {hide} values, and no row holds one")
     if not parts:
         raise DataError("there is nothing to hide: no row holds a field of which the protocol lists values")
     return collect_sets(parts, full.ids, skipped, conditional, hide, listed if len(listed) == len(parts) else [])
